@@ -96,7 +96,7 @@ def test_what_a_command_did_stands_where_the_workspace_is_damaged(cell, capsys):
     (cell / "catalog" / "state.sqlite").write_bytes(b"not a database at all" * 100)
     assert imported(cell.parent / "log.csv", "data/teleop") == 0
     assert (cell / "data" / "teleop" / "meta" / "info.json").is_file()
-    assert "Not written down in the workspace" in " ".join(capsys.readouterr().err.split())
+    assert "Not recorded in the workspace" in " ".join(capsys.readouterr().err.split())
 
 
 def test_add_takes_folders_from_anywhere_and_again(cell, capsys):

@@ -93,7 +93,7 @@ def test_pictures_of_a_clip_are_looked_at_evenly_and_only_once():
 
 
 def test_pictures_that_are_not_there_are_missed_in_words():
-    with pytest.raises(InputError, match="needs pictures, and an episode has none. Take --embedding trajectory"):
+    with pytest.raises(InputError, match="needs images, but an episode has none. Use --embedding trajectory"):
         open_clip_encoder("classical").encode(batch(clips(2)))
 
 

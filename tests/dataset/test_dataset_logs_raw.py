@@ -88,7 +88,7 @@ def test_a_command_holds_until_the_next_one(times, commands):
         ([0.0, 0.1, 0.1], r"the time of command 2 is 0.100000 s, which does not increase"),
         ([0.0, np.nan, 0.1], r"the time of command 1 is nan s"),
         ([np.inf, 0.1], r"the time of command 0 is inf s"),
-        ([], "holds measurements and no command"),
+        ([], "has measurements but no command"),
     ],
 )
 def test_commands_without_an_order_are_refused(times, message):

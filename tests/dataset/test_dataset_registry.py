@@ -89,7 +89,7 @@ def test_without_data_or_network_one_line_says_so():
         registry.download(entry)
     assert isinstance(caught.value, registry.RealDataUnavailableError)
     assert str(caught.value) == (
-        "The real data so101_pick_place_tape lies in no folder that TWINLOOP_DATA names, and cannot be downloaded "
+        "The real data so101_pick_place_tape is not in a folder that TWINLOOP_DATA names, and cannot be downloaded "
         "(ConnectionError). To add it: set TWINLOOP_DATA to a folder that holds so101_pick_place_tape/, or connect to "
         "the internet"
     )

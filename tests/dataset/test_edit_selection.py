@@ -170,7 +170,7 @@ def test_folders_of_other_programs_keep_what_they_have(tmp_path):
     two = foreign(tmp_path / "two", [8], first=3, codec="libx264", images=True, extra={"shift": ["night"]})
     made = merge([one, two], tmp_path / "out")
     assert any("shift is left out" in note for note in made.notes)
-    assert any("no folder says the units" in note for note in made.notes)
+    assert any("no folder declares the units" in note for note in made.notes)
     new = DatasetReader(tmp_path / "out")
     assert not new.ours
     assert new.lengths.tolist() == [9, 7, 12, 8]
@@ -198,7 +198,7 @@ def test_ours_and_anothers_stand_side_by_side(plain, tmp_path):
         table = pq.read_table(path)
         pq.write_table(table.select([n for n in table.column_names if not n.startswith("provenance/")]), path)
     with pytest.raises(
-        UnitsError, match=r"bare does not say the units of its joints; .*plain does \(deg, range_0_100\)\. Are"
+        UnitsError, match=r"bare does not declare the units of its joints; .*plain does \(deg, range_0_100\)\. Are"
     ):
         merge([plain, bare], tmp_path / "out")
     pairs = [(plain, 0), (bare, 1), (bare, 2), (plain, 3)]
@@ -230,7 +230,7 @@ def test_progress_and_tables_are_those_of_a_writer(plain, tmp_path):
         (lambda a, o: select(a, o, "4:2"), r"The episodes 4:2 of .*: it has 9"),
         (lambda a, o: select(a, o, "first"), r"'first' are not understood at 'first'\. Give numbers"),
         (lambda a, o: select(a, o, ""), r"No episode is left\. An edit writes at least one: change the choice\."),
-        (lambda a, o: select(a, o, "1,2,1"), "Episode 1 of .* is the same as episode 1 of .*: it would"),
+        (lambda a, o: select(a, o, "1,2,1"), "Episode 1 of .* is the same as episode 1 of .*: the result would"),
         (lambda a, o: delete(a, o, "0:"), r"No episode is left\."),
         (lambda a, o: merge([], o), r"There is no folder to merge"),
         (lambda a, o: merge([a, a], o), r"is given twice\. Name each folder once\."),
@@ -323,7 +323,7 @@ def test_common_brings_no_other_shapes_or_units_together(plain, recorded, tmp_pa
     bare = shutil.copytree(recorded, tmp_path / "bare")
     for name in (layout.SPEC, layout.UNIT_MAP):
         (bare / name).unlink()
-    with pytest.raises(UnitsError, match=r"bare does not say the units of its joints; .*Are they the same"):
+    with pytest.raises(UnitsError, match=r"bare does not declare the units of its joints; .*Are they the same"):
         merge([plain, bare], tmp_path / "out", settings=EditSettings(common=True))
     info = json.loads((other / layout.INFO).read_text())
     info["features"] = {key: info["features"][key] for key in INDEX_FEATURES}
@@ -353,7 +353,7 @@ def test_what_is_no_number_or_no_episode_is_named(tmp_path):
 
 def test_units_that_cannot_be_the_same_are_asked_for(tmp_path):
     one, two = foreign(tmp_path / "one", [40]), foreign(tmp_path / "two", [40], first=1, scale=57.3)
-    with pytest.raises(UnitsError, match=r"Neither .*one nor .*two says the units .* as degrees and radians do\."):
+    with pytest.raises(UnitsError, match=r"Neither .*one nor .*two declares the units .* as degrees and radians do\."):
         merge([one, two], tmp_path / "out")
     assert merge([one, two], tmp_path / "out", settings=EditSettings(same_units=True)).episodes == 2
 

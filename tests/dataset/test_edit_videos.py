@@ -61,7 +61,7 @@ def test_episodes_without_a_key_frame_of_their_own_are_encoded_anew_and_named(tm
     source = foreign(tmp_path / "in", [14, 9, 20], codec="libx264", gop=100, force=False)
     made = select(source, tmp_path / "out", "2,1")
     assert made.videos[KEY] == {"linked": 0, "copied": 0, "encoded": 2}
-    assert any("2 episodes of observation.images.top were encoded anew" in note for note in made.notes)
+    assert any("2 episodes of observation.images.top were re-encoded" in note for note in made.notes)
     check_pictures(tmp_path / "out", [2, 1])
     source = foreign(tmp_path / "again", [14, 9, 20], codec="libx264", gop=100, force=False)
     assert select(source, tmp_path / "all", "0:3").videos[KEY]["linked"] == 3
@@ -76,7 +76,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     assert f"{KEY} has several codecs, but a dataset has one:" in text
     for folder, codec in ((one, "h264"), (two, "av1")):
         assert f"{folder / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)}: {codec} yuv420p" in text
-    assert "as in --codec h264; the others are then encoded anew" in text
+    assert "such as --codec h264; the others are then re-encoded" in text
     made = merge([one, two], tmp_path / "out", settings=EditSettings(pixels=PixelEdits(encoding=Encoding(codec="av1"))))
     assert made.videos[KEY] == {"linked": 2, "copied": 0, "encoded": 2}
     check_pictures(tmp_path / "out", [0, 1, 2, 3])

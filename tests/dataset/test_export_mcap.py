@@ -323,7 +323,7 @@ def test_nothing_is_written_over(pictured, whole, generated, tmp_path):
     with pytest.raises(InputError, match=r"all.mcap exists. Nothing is written over"):
         EXPORTER.export(pictured, whole)
     assert whole.read_bytes() == before
-    with pytest.raises(InputError, match=r"has no pictures, so none from front"):
+    with pytest.raises(InputError, match=r"has no images, so none from front"):
         EXPORTER.export(generated, tmp_path / "a.mcap", ExportOptions(settings={"cameras": "front"}))
 
 

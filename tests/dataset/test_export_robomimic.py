@@ -306,7 +306,7 @@ def test_nothing_is_written_over_or_into_a_dataset(pictured, generated, tmp_path
     assert (tmp_path / "demos.hdf5").read_text() == "mine"
     with pytest.raises(InputError, match=r"lies inside the dataset"):
         EXPORTER.export(pictured, pictured / "demos.hdf5")
-    with pytest.raises(InputError, match=r"has no pictures, so none from front. Leave cameras out"):
+    with pytest.raises(InputError, match=r"has no images, so none from front. Leave cameras out"):
         EXPORTER.export(generated, tmp_path / "b.hdf5", ExportOptions(settings={"cameras": "front"}))
 
 

@@ -127,7 +127,7 @@ def test_a_description_can_lie_anywhere_and_the_caller_counts_more(tmp_path):
     elsewhere.write_text(DESCRIPTION)
     (episode, _) = load_log(path, description=elsewhere, task="run", origin="lab")
     assert (episode.task, episode.origin) == ("run", "lab")
-    with pytest.raises(InputError, match=r"none.yaml does not exist. Give the YAML file that says what the columns of"):
+    with pytest.raises(InputError, match=r"none.yaml does not exist. Give the YAML file that describes the columns of"):
         load_log(path, description=tmp_path / "none.yaml")
 
 
@@ -137,7 +137,9 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
     assert episode.command == "torque"
     np.testing.assert_allclose(episode.action[:, 0], [0.1, 0.2])
     bare = DESCRIPTION.replace("joints:", "command: torque\njoints:")
-    with pytest.raises(UnitsError, match=r"joints.hip commands a torque. In which unit\? Say it as action_unit: Nm"):
+    with pytest.raises(
+        UnitsError, match=r"joints.hip commands a torque. In which unit\? Declare it as action_unit: Nm"
+    ):
         load_log(write(tmp_path, FOREIGN, bare))
 
 
@@ -149,7 +151,7 @@ def test_commanded_torques_are_described_with_their_unit(tmp_path):
         (("unit: ms", "unit: rad"), UnitsError, r"time is in rad, which is no time"),
         (("unit: deg,", ""), UnitsError, r"joints.hip has no unit. Which is it: rad, deg, m"),
         (("unit: deg,", "unit: degree,"), UnknownNameError, r"Unknown joint unit 'degree'.*Nearest existing: deg"),
-        ((", velocity_unit: rpm", ""), UnitsError, r"joints.hip does not say its unit. Say it as velocity_unit: rad/s"),
+        ((", velocity_unit: rpm", ""), UnitsError, r"joints.hip has no unit. Declare it as velocity_unit: rad/s"),
         (("velocity_unit: rpm", "velocity_unit: Nm"), LogError, r"joint_velocity is in N·m, which cannot become rad/s"),
         (
             ("unit: deg/s", "unit: turns"),

@@ -66,7 +66,7 @@ def test_inputs_of_a_hand_controller_command_no_joint(tmp_path):
     assert raw.command == "none"
     assert not raw.action.any()
     assert raw.notes == (
-        "50 Hz as env_args say",
+        "50 Hz from env_args",
         "actions are inputs of OSC_POSE, from which no joint's command follows: left out",
     )
 
@@ -98,7 +98,7 @@ def test_torques_are_commands_where_nothing_is_added_to_them(tmp_path):
 
 def test_a_file_that_does_not_say_its_rate_is_read_at_the_default_and_says_so(tmp_path):
     (raw,) = read_raw(write_demos(tmp_path / "demo.hdf5", env={"env_name": "Mug"}))
-    assert raw.notes[0] == "20 Hz assumed: robosuite's default, env_args do not say"
+    assert raw.notes[0] == "20 Hz assumed: robosuite's default, env_args have none"
     assert raw.source == "real"
     np.testing.assert_allclose(raw.time[1], 0.05)
 

@@ -138,7 +138,7 @@ def test_a_wrong_sign_and_degrees_for_radians_are_said(arm):
     degrees = [replace(r, state=np.degrees(r.state), action=np.degrees(r.action)) for r in log]
     report = check_log(degrees, arm.expectations)
     finding = next(f for f in report.of("unit") if f.column == "elbow_flex")
-    assert "as deg it lies within" in finding.evidence
+    assert "as deg it is within" in finding.evidence
     assert finding.remedy == "--units deg"
     assert finding.severity == "error"
     assert all(f.column in log[0].joints for f in report.errors)
@@ -207,4 +207,4 @@ def test_inverse_dynamics_tells_the_sign_of_a_torque():
     assert check_log([log([1, 1])], expectations).errors == ()
     found = check_log([log([1, -1])], expectations).of("torque_sign")
     assert [f.column for f in found] == [f"action/{names[1]}"]
-    assert "inverse dynamics asks for (correlation -1.00" in found[0].evidence
+    assert "inverse dynamics (correlation -1.00" in found[0].evidence

@@ -84,7 +84,7 @@ def test_what_is_compared_is_there_and_a_chance_is_one(tmp_path, monkeypatch, ca
     (tmp_path / "runs" / "old" / "evaluation.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     code, message = said(capsys, "compare", "runs/old", "runs/none")
-    assert (code, "'runs/none' is no folder of a policy" in message) == (2, True), message
+    assert (code, "'runs/none' is not a policy's folder" in message) == (2, True), message
     assert main(["init", "."]) == 0
     capsys.readouterr()
     code, message = said(capsys, "compare", "runs/old", "runs/none")

@@ -139,7 +139,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
     ("words", "answer"),
     [
         ("data --real @log --sim @log", "--real and --sim are the same log, log: nothing can differ"),
-        ("data --real @made --sim @log", "made, given as --real, says that it is simulated, and log, given as --sim"),
+        ("data --real @made --sim @log", "made, given as --real, is marked as simulated, and log, given as --sim"),
         ("data --real @log --sim @made --draws -1", "-1 relabellings cannot give a p-value of 0.05"),
         ("data --real @log --sim @made --draws 18", "at least 19 are needed, and 999 are usual. 0 leaves the tests"),
         ("data --real @log --sim @made --clip inf", "Clips of inf s are not possible"),
@@ -147,7 +147,7 @@ def test_wrong_tables_of_trials_are_named(folder, capsys, words, answer):
             "data --real @log --clip 7 --draws 0",
             "The half A set has 3 clips, 1 of one episode, and its nearest",
         ),
-        ("data --real @lone", "has 1 episode, and half of it says nothing of how episodes differ"),
+        ("data --real @lone", "has 1 episode, and half of it is too little to compare episodes"),
         ("sensors --real @log --sim @log", "--real and --sim are the same log, log"),
         ("sensors --real @made --sim @log", "Swap them"),
         ("sensors --real @log --sim @other", "has position/elbow, the simulated one position/hip"),

@@ -57,7 +57,7 @@ def test_the_page_shows_bars_exchanges_and_sensitivity(why):
     page = ReportPage("Why")
     why_section(page, why.sentences(), why.attribution, why.where, why.moved)
     html = page.html()
-    assert "shared out among groups of parameters by Shapley values" in html
+    assert "divided among groups of parameters by Shapley values" in html
     assert "Only this group nominal, all others identified" in html
     assert "What moves the predictions" in html
     assert "actuator/j0/delay" in html

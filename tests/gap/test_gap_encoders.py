@@ -74,7 +74,7 @@ def test_a_torchscript_encoder(tmp_path):
     file = tmp_path / "encoder.pt"
     module = torch.nn.Sequential(torch.nn.AvgPool2d(4), torch.nn.Flatten())
     torch.jit.trace(module, torch.zeros(1, 3, 8, 12)).save(str(file))
-    with pytest.raises(InputError, match=r"(?s)Nothing says which pictures .* size: \[224, 224\]"):
+    with pytest.raises(InputError, match=r"(?s)The preprocessing of images for .* is not stated.* size: \[224, 224\]"):
         open_encoder(f"torch:{file}")
     file.with_suffix(".yaml").write_text(yaml.safe_dump(STATED))
     encoder = open_encoder(f"policy:{tmp_path}")
@@ -86,7 +86,7 @@ def test_a_torchscript_encoder(tmp_path):
     file.with_suffix(".yaml").write_text(yaml.safe_dump({**STATED, "std": [1, 1, 1]}))
     assert open_encoder(f"torch:{file}").hash != first
     file.with_suffix(".yaml").write_text(yaml.safe_dump({**STATED, "std": [0, 1, 1], "crop": 3}))
-    with pytest.raises(InputError, match=r"no preprocessing .*std.*must be above 0.*crop"):
+    with pytest.raises(InputError, match=r"is not a valid preprocessing .*std.*must be above 0.*crop"):
         open_encoder(f"torch:{file}")
 
 
@@ -94,7 +94,7 @@ def test_a_file_that_is_no_network(tmp_path):
     pytest.importorskip("torch")
     file = tmp_path / "weights.pt"
     file.write_bytes(b"no network at all")
-    with pytest.raises(InputError, match="is no TorchScript"):
+    with pytest.raises(InputError, match="is not TorchScript"):
         open_encoder(f"torch:{file}")
 
 

@@ -212,7 +212,7 @@ def test_a_twin_and_stored_episodes_exclude_each_other(real):
         compare_logs(
             GapDataRequest(real="a", twin="so101_tabletop"), log("a", real), log("b", real), console=Console(quiet=True)
         )
-    with pytest.raises(InputError, match="no --twin was given"):
+    with pytest.raises(InputError, match="--twin is missing"):
         compare_logs(GapDataRequest(real="a", params=Path("x")), log("a", real), None, console=Console(quiet=True))
 
 
@@ -235,7 +235,7 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
     matched = match(told.real, told.sim, clip_s=2.0)
     assert set(matched.real.units) == {"rad"}
     np.testing.assert_allclose(matched.real.position.mean(axis=(0, 1)), 0.2, atol=0.12)
-    assert "so101_tabletop stand in" in told.label
+    assert "use the joint ranges of so101_tabletop" in told.label
 
 
 @pytest.mark.slow

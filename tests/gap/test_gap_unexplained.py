@@ -235,7 +235,7 @@ def compared(folder, *, structures=True):
         {"name": "stribeck", "meaning": "sticks", "improvement": gain, "p_holm": 0.001}
         | {"verdict": "MISSING from the base", "not_applicable": ""},
         {"name": "backlash", "meaning": "play", "improvement": {"estimate": 0.0, "low": None, "high": None}}
-        | {"p_holm": 1.0, "verdict": "buys nothing", "not_applicable": ""},
+        | {"p_holm": 1.0, "verdict": "no relevant gain: below 1%", "not_applicable": ""},
         {"name": "contact_softness", "meaning": "soft", "improvement": None, "not_applicable": "no contacts"},
     ]
     run = {"distribution": {}, "structures": {"twin": "swing", "structures": rows} if structures else None}

@@ -99,7 +99,7 @@ def test_a_run_stopped_within_a_block_resumes_from_the_last_whole_one(config, tm
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"plan_hash": "of another twin"}, "A worker read another twin double_pendulum than the run was started with"),
+        ({"plan_hash": "of another twin"}, "A worker read a different twin double_pendulum than the one of the run"),
         ({"versions": {"mujoco": "3.0"}}, r"A worker has mujoco \S+, .* the run was started with mujoco 3.0"),
     ],
 )

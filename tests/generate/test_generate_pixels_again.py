@@ -207,7 +207,7 @@ def refused(capsys, *words) -> tuple[int, str]:
     ("words", "said"),
     [
         (["--camera", "frnt"], "Unknown camera 'frnt' in twin turntable. Nearest existing: front"),
-        (["--size", "0x16"], "'0x16' is no size of a picture"),
+        (["--size", "0x16"], "'0x16' is not an image size"),
         (["--size", "24x16", "frnt=24x16"], "Unknown camera 'frnt' in twin turntable"),
         (["--camera", "above", "--size", "front=24x16"], "Unknown camera 'front' in the cameras to render"),
         (["--renderer", "mitsubishi"], "Unknown renderer 'mitsubishi'"),

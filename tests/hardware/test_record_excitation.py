@@ -199,6 +199,6 @@ def test_what_is_missing_is_asked_for(tmp_path, capsys):
     assert command("--robot", ROBOT, "--excitation", tmp_path / "p.yaml") == 2
     assert "No output folder is given. Add --output DIR" in capsys.readouterr().err
     assert main(["identify", "--twin", "so101_tabletop"]) == 2
-    assert "Say --plan to see what data, or none, could tell" in capsys.readouterr().err
+    assert "Add --plan to see which parameters the data, or none, would determine" in capsys.readouterr().err
     assert main(["identify", "--twin", "so101_tabletop", "--excitation", "x.yaml"]) == 2
-    assert "Say --plan as well" in capsys.readouterr().err
+    assert "Add --plan" in capsys.readouterr().err

@@ -470,12 +470,12 @@ def test_twin_check_finds_nothing_where_nothing_is(tmp_path, faultless):
 def test_twin_show_says_that_settings_were_changed(tmp_path, capsys):
     file = written(tmp_path, trees(3, count=1, option='jacobian="sparse"'))
     assert main(["twin", "show", str(file)]) == 0
-    assert "whatever the model asks for" in " ".join(capsys.readouterr().out.split())
+    assert "solver replaces that of the model" in " ".join(capsys.readouterr().out.split())
     assert main(["twin", "show", str(file), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert shown["solver"]["changed_for"] == [SPARSE_NEWTON.name]
     assert main(["twin", "show", "simple_pendulum"]) == 0
-    assert "whatever the model asks for" not in " ".join(capsys.readouterr().out.split())
+    assert "solver replaces that of the model" not in " ".join(capsys.readouterr().out.split())
 
 
 @pytest.mark.attack("a user asks what this machine can do", expected="doctor names the engine's faults")

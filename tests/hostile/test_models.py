@@ -140,13 +140,13 @@ TEXTS = [
     attack(
         "MJCF: boxes that touch, and a memory of 2 kB for contacts, which ended in a traceback",
         f'<mujoco><size memory="2K"/>{PILED}</mujoco>',
-        "cannot be simulated where it begins",
+        "cannot be simulated from its initial state",
         name="memory",
     ),
     attack(
         "MJCF: boxes that touch in the second keyframe, and a memory of 2 kB for contacts",
         f'<mujoco><size memory="2K"/>{APART}<keyframe><key/><key qpos="{KEYS}"/></keyframe></mujoco>',
-        "cannot be simulated where it begins",
+        "cannot be simulated from its initial state",
         name="memory-of-a-keyframe",
     ),
     attack(

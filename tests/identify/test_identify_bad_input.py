@@ -36,7 +36,9 @@ def test_bounds_that_exclude_the_nominal_value_are_said_and_held(twin, episodes)
     result = fit(twin, episodes, bounds={"joint/shoulder/frictionloss": (0.3, 0.5)})
     assert result.values["joint/shoulder/frictionloss"] == pytest.approx(0.3)
     assert said(result, "The bounds given for joint/shoulder/frictionloss, [0.3, 0.5] N·m, exclude its nominal value")
-    assert said(result, "joint/shoulder/frictionloss ends on its lower bound, 0.3 N·m: the data ask for less. Widen")
+    assert said(
+        result, "joint/shoulder/frictionloss ends on its lower bound, 0.3 N·m: the data favour lower values. Widen"
+    )
 
 
 @pytest.mark.parametrize(

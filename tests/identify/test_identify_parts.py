@@ -146,7 +146,7 @@ def test_parameters_that_act_as_one_are_named_together():
     )
     end = linearize(twice, solve(twice, np.zeros(4)).point)
     found = uncertainty(twice, end, ["joint/a/x", "joint/a/y", "joint/b/x", "joint/b/y"])
-    assert found.reasons[:2] == ("the data leave it open",) * 2
+    assert found.reasons[:2] == ("the data do not constrain it",) * 2
     assert len(found.directions) == 1
     assert sorted(found.directions[0].replace("+", "").split()) == ["-3.5", "3.5", "joint/a/x", "joint/a/y"]
     assert found.condition[0] > 1e12 > found.condition[1]

@@ -139,7 +139,7 @@ def test_offset_of_a_joint_without_gravity_is_not_determined(twin, backend):
     index = result.distribution.names.index("sensor/turn/offset")
     assert not result.distribution.determined[index]
     assert result.distribution.covariance[index, index] == pytest.approx(0.1**2)
-    assert "not determined: the data leave it open" in result.text()
+    assert "not determined: the data do not constrain it" in result.text()
 
 
 def test_a_fit_without_holdout_says_so_and_survives_json(twin, backend):

@@ -91,7 +91,7 @@ def test_what_was_not_determined_says_so_in_its_range():
     low, high = twin.params[OFFSET].default_range
     first, second = identified_notes(twin, FOUND)
     assert "2 parameters are drawn together as identified from 30 episodes, kappa 2.25, calibrated" in first
-    assert "100.0% of the draws lie inside the physical bounds" in first
+    assert "100.0% of the draws are within the physical bounds" in first
     assert second == (
         f"NOT DETERMINED by the data, drawn from the twin's prior ranges: {OFFSET} [{low:.4g}, {high:.4g}] rad."
     )
@@ -166,7 +166,7 @@ def test_the_option_takes_the_place_of_the_files_section_but_not_of_ranges_by_ha
     assert asked.kappa == same.kappa == 2.25
     assert load_plan(asked).hash == load_plan(same).hash
     (tmp_path / "g.yaml").write_text(FILE + "randomization: {kappa: 1.5, physics: {object_mass_g: [20, 100]}}\n")
-    with pytest.raises(InputError, match=r"in place of randomization\.physics\. Remove these"):
+    with pytest.raises(InputError, match=r"replacing randomization\.physics\. Remove these"):
         read_config(tmp_path / "g.yaml", randomize_from=run)
     (tmp_path / "g.yaml").write_text(FILE + "randomization: {kappa: 1.5}\n")
     assert read_config(tmp_path / "g.yaml", randomize_from=run).kappa == 1.5

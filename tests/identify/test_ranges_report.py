@@ -40,7 +40,7 @@ def test_everything_beyond_the_fit_is_printed_stored_and_drawn(log, tmp_path, ca
     assert sorted(map(int, figures["ranges"]["scores"])) == list(range(6, 15))
     assert figures["distribution"]["calibration"]["clips"] == 9
     assert len(figures["ranges"]["curve"]["levels"]) == len(figures["ranges"]["curve"]["calibrated"])
-    assert figures["structures"]["structures"][0]["verdict"].startswith("buys nothing")
+    assert figures["structures"]["structures"][0]["verdict"].startswith("no relevant gain")
     assert figures["drift"]["drifting"] == []
     for words in ("Ranges: kappa", "calibrated on 9 clips for 90%", "Coverage of 3 test clips", "Drift: none of 3"):
         assert words in printed
@@ -73,7 +73,7 @@ def test_calibration_clips_come_from_what_is_not_held_out(log):
 
 
 def test_structures_without_compare_are_a_mistake(log, tmp_path):
-    with pytest.raises(InputError, match="Say --compare as well"):
+    with pytest.raises(InputError, match="Add --compare"):
         request = IdentifyRequest(twin=str(log[0]), ranging=PostFitAnalyses(structures=("delay",)))
         identify_log(request, log[1], tmp_path / "run", FitConfig(), Console())
 

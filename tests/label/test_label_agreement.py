@@ -67,9 +67,9 @@ def test_numbers_agree_by_distance():
 
 
 def test_too_few_who_speak_are_named():
-    with pytest.raises(InputError, match="Of success only hand:a speaks"):
+    with pytest.raises(InputError, match="only hand:a has labels of success"):
         agreement(rows_of({"hand:a": ["yes", "no"]}), "success")
-    with pytest.raises(InputError, match="Of failure nobody speaks"):
+    with pytest.raises(InputError, match="no observer has labels of failure"):
         agreement([], "failure")
     with pytest.raises(InputError, match=r"1 episode\(s\) have a success of two observers \(hand:a, hand:b\)"):
         agreement(rows_of({"hand:a": ["yes", "no"], "hand:b": ["yes"]}), "success")

@@ -111,9 +111,9 @@ LINES = {
         "episode,kind,value,first_frame\nabcd,tag,x,one\n",
         "line 2: first_frame: input should be",
     ),
-    "empty.csv": ("episode,kind,value\n", "holds no label"),
+    "empty.csv": ("episode,kind,value\n", "contains no label"),
     "not.jsonl": ("{'a': 1}\n", "line 1 is not valid JSON .*Nothing was written"),
-    "list.jsonl": ("[1]\n", "line 1 is no JSON object"),
+    "list.jsonl": ("[1]\n", "line 1 is not a JSON object"),
     "deep.jsonl": ('{"episode": "abcd", "kind": "tag", "value": {"$ref": "x"}}\n', "line 1: value.*valid string"),
     "more.jsonl": ('{"episode": "abcd", "kind": "tag", "value": "x", "run": "rm"}\n', "line 1: run: extra inputs"),
     "who.jsonl": (

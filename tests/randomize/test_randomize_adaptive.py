@@ -156,7 +156,7 @@ def test_a_design_places_what_is_adaptive_too():
         ({"names": [SLIDE], "step": 0}, InputError, "step: object/cube/friction/slide needs a positive step"),
         ({"names": [SLIDE], "step": {MASS: 0.1}}, UnknownNameError, "Unknown adaptive parameter 'object/cube/mass'"),
         ({"names": [SLIDE], "start": {SLIDE: [-1, 1]}}, BoundsError, "outside its physical bounds"),
-        ({"names": [SLIDE], "limits": {SLIDE: [0.1, 0.3]}}, InputError, "starts at .* which must lie in its limits"),
+        ({"names": [SLIDE], "limits": {SLIDE: [0.1, 0.3]}}, InputError, "starts at .* which must be within its limits"),
     ],
 )
 def test_a_wrong_adaptive_section_is_refused_with_its_key(section, error, message):

@@ -76,8 +76,8 @@ def test_an_identified_plan_takes_a_design_constraints_and_adaptive_ranges(tmp_p
 @pytest.mark.parametrize(
     ("section", "error", "message"),
     [
-        ({"identified": "run", "physics": {}}, InputError, "default ranges for the rest; remove physics"),
-        ({"identified": "run", "default": True}, InputError, "default ranges for the rest; remove default"),
+        ({"identified": "run", "physics": {}}, InputError, "default ranges for the others. Remove physics"),
+        ({"identified": "run", "default": True}, InputError, "default ranges for the others. Remove default"),
         ({"identified": "run", "adaptive": {"names": [KP]}}, InputError, f"{KP} is drawn twice"),
         (
             {"identified": "run", "design": {"kind": "grid", "levels": 2, "names": [KP]}},

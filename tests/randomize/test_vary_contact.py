@@ -87,7 +87,7 @@ def test_a_contact_faster_than_the_physics_step_is_refused_not_softened(tmp_path
 
 def test_damping_and_restitution_say_the_same_in_two_ways(tmp_path):
     names = ["object/ball/contact/damping_ratio", "object/ball/contact/restitution"]
-    with pytest.raises(InputError, match="damping_ratio and object/ball/contact/restitution say the same in two ways"):
+    with pytest.raises(InputError, match="damping_ratio and object/ball/contact/restitution set the same property"):
         ball(tmp_path, names)
     with pytest.raises(InputError, match="both set geom_solref"):
         ball(tmp_path, ["object/ball/contact/stiffness", "geom/ball/contact/stiffness"])

@@ -86,5 +86,5 @@ def test_limits_that_cross_and_joints_without_end_are_refused(tmp_path):
     twin = hinge(tmp_path, "limit/low", "limit/high", joint='range="-90 90"')
     with pytest.raises(BoundsError, match=r"joint/hinge/limit/low = 0.5 rad is not below joint/hinge/limit/high = 0.2"):
         twin.fields(twin.table(1, {"joint/hinge/limit/low": 0.5, "joint/hinge/limit/high": 0.2}))
-    with pytest.raises(InputError, match="hinge lacks that quantity: it turns without end. Give the joint a range"):
+    with pytest.raises(InputError, match="hinge lacks that quantity: it turns without limits. Give the joint a range"):
         hinge(tmp_path, "limit/low")

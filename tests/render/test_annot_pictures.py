@@ -424,7 +424,7 @@ def test_names_and_classes_are_those_of_the_twin(twin, told):
 def test_settings_that_make_no_sense_are_refused(twin, states):
     with pytest.raises(UnknownNameError, match="annotation 'dept'.*depth"):
         AnnotationSettings(wanted=("dept",))
-    with pytest.raises(InputError, match="A unit of depth of 0 m"):
+    with pytest.raises(InputError, match="The depth unit is 0 m"):
         AnnotationSettings(depth_unit=0.0)
     assert AnnotationSettings(wanted=("boxes", "depth", "boxes")).wanted == ("depth", "boxes")
     assert AnnotationSettings(wanted=("joints",)).per_frame == ()

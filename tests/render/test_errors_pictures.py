@@ -71,10 +71,10 @@ def states(tmp_path_factory):
     ("words", "message"),
     [
         ({"size": ("640",)}, "'640' is not an image size. Give width x height as in 640x480"),
-        ({"size": ("0x0",)}, "'0x0' is no size of a picture"),
+        ({"size": ("0x0",)}, "'0x0' is not an image size"),
         ({"size": ("64x48", "32x32")}, "--size 64x48 32x32 sets the same name twice. Keep one."),
-        ({"size": ("front=64x48", "front=32x32")}, "--size front=64x48 front=32x32 says the same thing twice"),
-        ({"sensors": ("clean", "device")}, "--sensors clean device says the same thing twice"),
+        ({"size": ("front=64x48", "front=32x32")}, "--size front=64x48 front=32x32 sets the same name twice"),
+        ({"sensors": ("clean", "device")}, "--sensors clean device sets the same name twice"),
         ({"sensors": ("clean", "front=ideal")}, "give one word for all cameras, or CAMERA=DEVICE for each"),
         ({"quality": ("shadow_map",)}, "--quality shadow_map: give KEY=VALUE"),
         ({"samples": 0}, r"samples: Input should be greater than or equal to 1 \(given: 0\)"),

@@ -87,7 +87,7 @@ def test_a_fisheye_sees_what_lies_on_its_rays(opened: Callable, model: mujoco.Mj
 
 def test_rays_that_do_not_fit_are_refused(opened: Callable, model: mujoco.MjModel) -> None:
     rays = pinhole_rays(model)
-    with pytest.raises(InputError, match=r"The rays of camera front have shape \(47, 64, 3\), the picture needs"):
+    with pytest.raises(InputError, match=r"The rays of camera front have shape \(47, 64, 3\), the image needs"):
         opened(rays={"front": rays[1:]})
     with pytest.raises(InputError, match="must be unit vectors"):
         opened(rays={"front": 2.0 * rays})

@@ -241,9 +241,9 @@ def test_denoising_brings_few_samples_near_to_many() -> None:
 
 
 def test_what_cannot_be_done_is_said(kinds: mujoco.MjModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(InputError, match="A picture of 0 samples per pixel cannot be made. Ask for at least 1"):
+    with pytest.raises(InputError, match="An image of 0 samples per pixel is impossible. Use at least 1"):
         MitsubaQuality(samples=0)
-    with pytest.raises(InputError, match="Paths of at most 0 segments see nothing"):
+    with pytest.raises(InputError, match="Paths of at most 0 segments carry no light"):
         MitsubaQuality(max_depth=0)
     with pytest.raises(
         UnknownNameError, match=r"Unknown variant 'lvm' in the mitsuba renderer\. Nearest existing: llvm"
@@ -283,7 +283,7 @@ def test_a_texture_that_is_no_picture_and_a_lens_of_two_scales_are_refused() -> 
     model = spec.compile()
     with (
         MitsubaRenderer(model, height=48, width=64, quality=QUICK) as tracer,
-        pytest.raises(InputError, match="The texture flow is no picture: 4×4 pixels of 2 channels"),
+        pytest.raises(InputError, match="The texture flow is not an image: 4×4 pixels of 2 channels"),
     ):
         tracer.render(SceneStates(qpos=model.qpos0))
 

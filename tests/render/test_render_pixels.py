@@ -186,7 +186,7 @@ def test_unknown_names_and_wrong_shapes_are_refused(renderer: Renderer, model: m
     states = ball_at((0, 0, 0))
     with pytest.raises(UnknownNameError, match=r"Unknown camera 'frnt' in the model\. Nearest existing: front"):
         open_renderer(renderer.name, model, cameras=("frnt",))
-    with pytest.raises(InputError, match="A picture of 0×128 pixels cannot be made"):
+    with pytest.raises(InputError, match="An image of 0×128 pixels is impossible"):
         open_renderer(renderer.name, model, height=0, width=128)
     with pytest.raises(InputError, match="The states have 3 positions per frame, the model has nq = 7"):
         renderer.render(SceneStates(qpos=np.zeros((1, 3))))

@@ -62,7 +62,7 @@ def test_a_process_that_dies_is_a_result_and_not_the_end(own_cache: Path, monkey
     probe_renderer.cache_clear()
     monkeypatch.setattr(probing, "TRIAL_SECONDS", 0.2)
     monkeypatch.setattr(sys, "executable", str(write_script(own_cache, "exec sleep 5")))
-    assert probe_renderer("gl").detail == "no picture within 0 s"
+    assert probe_renderer("gl").detail == "no image within 0 s"
 
 
 def write_script(folder: Path, text: str) -> Path:
@@ -146,7 +146,7 @@ def test_a_trial_asks_for_everything_that_a_renderer_claims() -> None:
     assert problem(model, right) == ""
     assert problem(model, {"rgb": right["rgb"]}) == ""
     spoilt = {
-        "rgb": (np.zeros_like(right["rgb"]), "The picture is wrong: 0 pixels show the box, at least 50 should."),
+        "rgb": (np.zeros_like(right["rgb"]), "The image is wrong: 0 pixels show the box, at least 50 should."),
         "linear": (right["linear"] / 2 + 0.3, "its linear light is not that of its colours"),
         "geom": (np.zeros_like(right["geom"]), "The ids are wrong: 0 in the middle, it should be 1."),
         "depth": (right["depth"] + 0.01, "The depth is wrong: "),

@@ -50,8 +50,8 @@ def test_a_label_longer_than_its_picture_is_shortened() -> None:
 @pytest.mark.parametrize(
     ("pictures", "labels", "message"),
     [
-        ([], [], "0 pictures, 0 labels"),
-        (plain_pictures(4, 4), ["one"], "5 pictures, 1 labels"),
+        ([], [], "0 images, 0 labels"),
+        (plain_pictures(4, 4), ["one"], "5 images, 1 labels"),
         ([np.zeros((4, 4, 3), np.uint8), np.zeros((4, 5, 3), np.uint8)], ["a", "b"], r"\(4, 4, 3\), \(4, 5, 3\)"),
     ],
 )

@@ -101,7 +101,7 @@ def test_scores_of_episodes_keep_their_side_and_their_names():
     ]
     assert sim.hovertemplate == "%{text}: %{x:.2f}<extra>simulated</extra>"
     assert upright_lines(figure) == [0]
-    assert figure.layout.xaxis.title.text == "score in standard deviations; above 0 it is taken for real"
+    assert figure.layout.xaxis.title.text == "score in standard deviations; above 0 it is classified as real"
 
 
 def test_groups_of_features_that_tell_are_coloured_and_keep_their_order():

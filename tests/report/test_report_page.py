@@ -135,7 +135,7 @@ def test_pictures_come_as_they_are_or_as_jpeg(tmp_path: Path) -> None:
 
 def test_what_is_not_a_picture_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(InputError, match=r"a\.txt is not a picture\. A report takes PNG, JPEG or GIF"):
+    with pytest.raises(InputError, match=r"a\.txt is not an image\. A report takes PNG, JPEG or GIF"):
         ReportPage("P").image(tmp_path / "a.txt")
     with pytest.raises(InputError, match=r"none\.png does not exist\. Check the path"):
         ReportPage("P").image(tmp_path / "none.png")

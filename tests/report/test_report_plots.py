@@ -64,7 +64,7 @@ def test_estimates_are_grouped_by_quantity_and_undetermined_ones_have_no_interva
     damping = next(trace for trace in traces(figure, "estimate") if trace.xaxis == "x")
     assert (list(damping.y), list(damping.x)) == (["pan"], [1.0])
     np.testing.assert_allclose([damping.error_x.arrayminus[0], damping.error_x.array[0]], [0.1, 0.2])
-    (unknown,) = traces(figure, "not told by the data")
+    (unknown,) = traces(figure, "not determined by the data")
     assert (list(unknown.y), list(unknown.x), unknown.error_x.visible) == (["lift"], [2.0], False)
     nominal = np.concatenate([trace.x for trace in traces(figure, "nominal")])
     np.testing.assert_array_equal(nominal, [1.5, 1.5, 17.8, 0.02])

@@ -101,7 +101,7 @@ def test_every_device_is_listed_with_its_sources(capsys):
         (["so101_tabletop", "--device", "uvc_webcm"], "Unknown device 'uvc_webcm'"),
         (["so101_tabletop", "--device", "mid360"], "what cameras and depth cameras see"),
         (["so101_tabletop", "--sensor", "eye"], "Unknown sensor 'eye' in twin so101_tabletop"),
-        (["so101_tabletop", "--size", "0x48"], "'0x48' is no size of a picture"),
+        (["so101_tabletop", "--size", "0x48"], "'0x48' is not an image size"),
         (["cube_toss"], "carries no sensor that looks from side. Name a device: --device uvc_webcam"),
     ],
 )

@@ -102,5 +102,5 @@ def test_a_task_without_a_tracker_says_so():
     class Blind:
         name = "blind"
 
-    with pytest.raises(InputError, match="The task blind does not say what a tracker sees"):
+    with pytest.raises(InputError, match="The task blind has no tracked values"):
         environment_spec(Blind())

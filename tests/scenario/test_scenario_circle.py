@@ -91,7 +91,7 @@ def test_a_change_is_counted_over_the_trials_of_one_slice_that_both_had():
 
 
 def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
-    with pytest.raises(InputError, match="does not say what the policy was trained on. Give that with --data"):
+    with pytest.raises(InputError, match="does not record the policy's training data. Give them with --data"):
         _sources(ASKED, tmp_path)
     write_json(tmp_path / "result.json", {"config": {"sources": [{"data": "sim", "units": "deg"}]}})
     assert _sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]

@@ -98,7 +98,7 @@ def test_what_is_not_there_is_named_with_what_is(slippery, tmp_path, monkeypatch
         places.locate("some/where:3")
     with pytest.raises(InputError, match="no workspace here to look it up in"):
         places.locate("0a1b2c")
-    with pytest.raises(InputError, match="no folder of a policy"):
+    with pytest.raises(InputError, match="not a policy's folder"):
         places.policy_folder("champion")
 
 
@@ -106,7 +106,7 @@ def test_questions_without_sense_end_with_two_and_store_nothing(slippery, tmp_pa
     write_pinned(slippery, tmp_path / "slippery")
     where = ["--scenarios", str(tmp_path), "--policy", "expert"]
     for words, text in [
-        (["counterfactual", "slippery"], "Say what would have been different"),
+        (["counterfactual", "slippery"], "Give the change"),
         (["counterfactual", "slippery", "--what", SLIP, "--tries", "1"], "is not understood"),
         (["ablate", "slippery", "--tries", "0"], "give at least one"),
         (["ablate", "slippery", "--term", "frictoin", "--tries", "1"], "joint friction"),
@@ -199,14 +199,14 @@ def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery,
         made = RebuiltWorld(world=world, twin=twin, task=task, exact=None, parameters="", lines=(), policy_hash=digest)
         return acting_again(made)
 
-    assert who(task.expert_version) == ("expert", "Who acts: the task's expert, as in the episode.")
+    assert who(task.expert_version) == ("expert", "Actor: the task's expert, as in the episode.")
     assert who("policy:pick", "a" * 64) == (
         "pick",
-        "Who acts: the policy pick, as the episode says; another by --policy.",
+        "Actor: the policy pick, as recorded in the episode; --policy selects another.",
     )
     assert who("policy:pick", "b" * 64) == (
         "",
-        "The episode says that the policy pick (bbbbbbbbbbbb) acted, and it is not here.",
+        "The episode records the policy pick (bbbbbbbbbbbb) as its actor, which is not available here.",
     )
     assert who("policy:gone@3")[0] == ""
     with Workspace.create(tmp_path / "cell") as ws:

@@ -134,7 +134,7 @@ def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
         "difference": [pytest.approx(0.25)],
         "p": [mcnemar(pairs)],
     }
-    assert page.heads[-1] == "Mended, with nothing else lost: no"
+    assert page.heads[-1] == "Failure fixed, nothing else lost: no"
     assert page.words[1].startswith("3 of 4 demonstrations around the failure succeeded")
     printed = {str(column.header): next(iter(column.cells)) for column in changes_table([change], PINNED).columns}
     assert printed == {

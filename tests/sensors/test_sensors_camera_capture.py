@@ -147,7 +147,7 @@ class TestChance:
         assert np.array_equal(short.number, coarse.number[:, :20])
 
     def test_without_seeds_chance_is_refused(self):
-        with pytest.raises(InputError, match=r"late, lost or repeated by chance need seeds\. Give the table"):
+        with pytest.raises(InputError, match=r"late, lost or repeated images need seeds\. Give the table"):
             seen(steps(3), None, drop_rate=0.1)
 
 

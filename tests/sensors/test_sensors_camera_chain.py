@@ -164,10 +164,10 @@ def test_a_twins_values_become_its_camera(tmp_path):
 @pytest.mark.parametrize(
     ("make", "kind", "message"),
     [
-        (lambda: CameraPipeline(preset("uvc_webcam")), InputError, "nothing seeds them. Give it CameraSeeds"),
+        (lambda: CameraPipeline(preset("uvc_webcam")), InputError, "but no seeds. Give it CameraSeeds"),
         (lambda: CameraModel(mosaic="rgbg"), UnknownNameError, "Unknown mosaic 'rgbg' in a camera's settings"),
         (lambda: CameraModel(bits=3), InputError, "cannot have 3 bits and a black level of 0. Bits are 4 to 16"),
-        (lambda: CameraModel(bits=10, black_level=1023), InputError, "the black level lies below"),
+        (lambda: CameraModel(bits=10, black_level=1023), InputError, "the black level must be below"),
         (lambda: CameraModel(colour_matrix=(1.0,) * 9), InputError, "9, row by row, that can be inverted"),
         (lambda: CameraModel(tone_curve=(0, 0, 1, 0.9)), InputError, "rising from 0, 0 to 1, 1"),
         (lambda: CameraModel.from_values({"gains": 1.0}, {}), UnknownNameError, "Nearest existing: gain"),
@@ -183,9 +183,9 @@ def test_what_cannot_be_is_refused_with_the_next_step(make, kind, message):
 @pytest.mark.parametrize(
     ("model", "light", "message"),
     [
-        (CameraModel(), scene()[0], "Light of shape (61, 75, 3) is no pictures. Give captures"),
+        (CameraModel(), scene()[0], "Light of shape (61, 75, 3) is not an array of images."),
         (CameraModel(mosaic="rggb"), scene()[:, :2], "A mosaic of 75x2 pixels cannot be developed. Both sides"),
-        (CameraModel(codec="h264"), scene(), "H.264 cannot hold pictures of 75x61"),
+        (CameraModel(codec="h264"), scene(), "H.264 cannot encode images of 75x61"),
     ],
 )
 def test_pictures_that_a_camera_cannot_deliver_are_refused(model, light, message):

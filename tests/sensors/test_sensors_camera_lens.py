@@ -127,7 +127,7 @@ class TestLimit:
             lens.undistort([[0.1, 0.2], [0.5, 0.5]])
         with pytest.raises(InputError, match="No light reaches"):
             Lens(model="fisheye", lens_k1=-0.2).rays([2.0, 0.0])
-        with pytest.raises(InputError, match=r"1 of 1 positions see 90° or more .* with rays"):
+        with pytest.raises(InputError, match=r"1 of 1 positions are 90° or more .* with rays"):
             Lens(model="fisheye").undistort([1.6, 0.0])
         assert np.isnan(lens.project([[0.0, 0.0, -1.0], [2.0, 0.0, 1.0]])).all()
 

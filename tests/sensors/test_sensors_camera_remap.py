@@ -66,9 +66,9 @@ class TestRemap:
         assert set(np.unique(near)) <= set(range(-1, 9))
 
     def test_wrong_pictures_are_refused(self):
-        with pytest.raises(InputError, match=r"shape \(2, 60, 45, 3\) are none of 60×45 pixels, \(n, 45, 60, …\)"):
+        with pytest.raises(InputError, match=r"shape \(2, 60, 45, 3\) do not have 60×45 pixels, \(n, 45, 60, …\)"):
             random_maps(1).apply(self.PICTURES.transpose(0, 2, 1, 3))
-        with pytest.raises(InputError, match="4 channels come behind a lens that parts red, green and blue"):
+        with pytest.raises(InputError, match="Images of 4 channels for a lens that separates red, green and blue"):
             random_maps(3).apply(np.zeros((1, 45, 60, 4), dtype=np.float32))
 
 

@@ -163,5 +163,5 @@ def test_what_is_no_shutter_is_refused():
         Shutter(kind="rollin")  # pyright: ignore[reportArgumentType]
     with pytest.raises(InputError, match=r"readout of -0\.1 s is none"):
         Shutter(readout=-0.1)
-    with pytest.raises(InputError, match="0 subframes shows nothing"):
+    with pytest.raises(InputError, match="An image of 0 subframes is impossible"):
         subframe_times(Shutter(), 0)

@@ -149,5 +149,5 @@ def test_what_cannot_be_read_is_refused(twin) -> None:
         depth_reading(twin, table, "d435", {"geom": view()["geom"]}, PINHOLE, frames=[0])
     with pytest.raises(InputError, match="1 frame numbers and 2 rows of parameters for 3 images"):
         depth_reading(twin, seeded(twin, [0, 1]), "d435", view(3), PINHOLE, frames=[0])
-    with pytest.raises(InputError, match="What d435 loses and mistakes happens by chance"):
+    with pytest.raises(InputError, match="Noise and losses of d435 happen by chance"):
         depth_reading(twin, twin.table(), "d435", view(), PINHOLE, frames=[0])

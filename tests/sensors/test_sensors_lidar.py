@@ -189,9 +189,9 @@ def test_the_models_fields_are_the_quantities_and_the_devices_settings_are_known
 def test_patterns_that_fire_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="fires no beams"):
         SpinningPattern(scan_rate=10.0, cycle=0.0)
-    with pytest.raises(InputError, match="16 lasers 0.1 s apart do not fit cycles of 1 s"):
+    with pytest.raises(InputError, match="16 lasers every 0.1 s do not fit cycles of 1 s"):
         SpinningPattern(scan_rate=10.0, cycle=1.0, elevations=(0.0,) * 16, firing_interval=0.1)
     with pytest.raises(InputError, match="no field of view"):
         NonRepetitivePattern(scan_rate=10.0, point_rate=1e3, lines=1, elevation_min=0.1, elevation_max=0.1)
-    with pytest.raises(InputError, match="2 rays cannot stand for a beam"):
+    with pytest.raises(InputError, match="2 rays cannot represent a beam"):
         subrays(np.zeros(1), np.zeros(1), 0.001, 2)

@@ -167,7 +167,7 @@ class TestWholeRobot:
         with pytest.raises(UnknownNameError, match="Unknown joint 'j7' in .*: robot.gears"):
             geared(tmp_path, backlash={"j7": 0.01})
         robot = {"servo": None, "gears": {}}
-        with pytest.raises(InputError, match=r"how much play the gear of j0 has. Give robot.gears.backlash"):
+        with pytest.raises(InputError, match=r"the backlash of the gear of j0 is unknown. Give robot.gears.backlash"):
             joints_twin(tmp_path, robot=robot)
 
 

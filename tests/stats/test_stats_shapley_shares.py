@@ -70,7 +70,7 @@ def test_nothing_that_never_varies_is_sure_and_zero_is_zero():
 
 
 def test_one_cluster_has_shares_without_intervals():
-    with pytest.raises(InputError, match="1 episode cannot tell how shares differ"):
+    with pytest.raises(InputError, match="Intervals of shares need at least 2 episodes, not 1"):
         shares(np.ones((1, 1, 1)), np.ones((1, 1)))
     found = unsure(np.ones((1, 1, 1)), 2 * np.ones((1, 1)), level=0.95, reason="one episode, no interval")
     assert found.interval.estimate[0, 0] == 0.5

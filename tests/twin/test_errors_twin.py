@@ -41,8 +41,8 @@ def param(**changes):
         (shape(scale=[2, 1]), r"sets.a.0: scale is a range \[low, high\], given \[2, 1\]"),
         (shape(masss=3), "scene.sets.a.0.masss: Extra inputs are not permitted .*Nearest existing: mass"),
         (shape(color=[2, 0, 0]), "scene.sets.a.0.color.0: Input should be less than or equal to 1"),
-        (shape(shape="mesh", size=None, files=["."]), "is a folder. Mesh files are looked up"),
-        (shape(shape="mesh", size=None, files=["millimetres.obj"]), "100 m large. If its file is in mm, say `size:`"),
+        (shape(shape="mesh", size=None, files=["."]), "is a folder. Mesh files are searched"),
+        (shape(shape="mesh", size=None, files=["millimetres.obj"]), "100 m large. If its file is in mm, give `size:`"),
         ({"scene": {"sets": {"a": []}, "clutter": {"c": AREA}}}, "scene.sets.a: List should have at least 1 item"),
         (
             {"scene": {"objects": [{**CAN, "name": "cube"}]}},

@@ -112,7 +112,7 @@ def test_members_of_a_family_differ_and_are_the_same_each_time():
 def test_what_cannot_be_is_refused_by_name():
     with pytest.raises(InputError, match=r"t \(sphere\): A sphere needs equal extents, given 0.01, 0.02, 0.03 m"):
         of("sphere", size=[0.01, 0.02, 0.03])
-    with pytest.raises(InputError, match="A capsule stands upright: its height of 0.02 m must exceed"):
+    with pytest.raises(InputError, match="A capsule is upright: its height of 0.02 m must exceed"):
         of("capsule", size=[0.02, 0.02, 0.02])
     for values, text in (
         ({"shape": "box", "size": 0.0}, "greater than or equal to 0.001"),
@@ -160,7 +160,7 @@ def test_a_mesh_with_a_hole_dents_or_inside_out_is_refused(tmp_path):
     refused("two.stl", two, r"two.stl is not convex: its hull.* is 50 % larger\. Give its convex parts")
     whole = read_piece(tmp_path / "two.stl", accept_hull=True, where="t")
     assert whole.volume == pytest.approx(0.12 * 0.02 * 0.01, rel=1e-5)
-    with pytest.raises(InputError, match="none.stl does not exist. Mesh files are looked up beside"):
+    with pytest.raises(InputError, match="none.stl does not exist. Mesh files are searched in"):
         read_piece(tmp_path / "none.stl", accept_hull=False, where="t")
     (tmp_path / "text.stl").write_text("no mesh")
     with pytest.raises(InputError, match="is not a mesh that MuJoCo reads"):

@@ -62,7 +62,7 @@ def test_classes_that_fire_are_told_first_then_every_check_and_what_was_not_look
         "evidence": ["ratio 2", "0.1 rad"],
         "what it lacks": ["–", "more episodes"],
     }
-    assert page.words[-1] == "Not looked at, the policy fails in simulation as well: no simulated trials."
+    assert page.words[-1] == "Not checked, the policy fails in simulation as well: no simulated trials."
 
 
 def test_without_checks_there_is_no_table():
@@ -121,7 +121,7 @@ def test_readings_that_differ_are_told_with_their_remedy_and_plotted_first():
             BandDifference(channel="other", low=1.0, high=2.0, level=interval(9.0, 8.0, 10.0), p_value=0.01),
         ),
     )
-    assert page.words[0].startswith("2 of 4 figures differ beyond chance: 6 real and 5 simulated episodes")
+    assert page.words[0].startswith("2 of 4 metrics differ significantly: 6 real and 5 simulated episodes")
     assert page.words[0].endswith("at 5%.")
     found, every = page.tables
     assert found == {
@@ -147,7 +147,7 @@ def test_readings_that_differ_are_told_with_their_remedy_and_plotted_first():
     assert page.heads[1:] == ["Spectra", "Noise at rest", "Every figure"]
     (elbow, first), (wrist, second), (rest, third) = page.plots
     assert first == "elbow. No octave differs beyond chance."
-    assert second == "wrist. The real spectrum stands higher or lower at 2 to 4 Hz: -3.0 dB [-5.0, -1.0]."
+    assert second == "wrist. The real spectrum is higher or lower at 2 to 4 Hz: -3.0 dB [-5.0, -1.0]."
     assert third == "wrist"
     lines = [trace for trace in (*elbow.data, *wrist.data) if trace.name]
     assert [(trace.name, list(trace.y)) for trace in lines] == [
@@ -255,8 +255,8 @@ def vision(**changed):
 
 def test_pictures_are_counted_measured_and_shown_in_a_sheet_of_four_of_each_side():
     page = vision()
-    assert page.words[0].startswith("3 pictures of 2 real episodes and 4 of 2 simulated ones, seen by the encoder tiny")
-    assert "(0123456789ab, 32 numbers a picture)" in page.words[0]
+    assert page.words[0].startswith("3 images of 2 real episodes and 4 of 2 simulated ones, encoded by tiny")
+    assert "(0123456789ab, 32 features per image)" in page.words[0]
     assert page.key_figures == [
         ("AUC, held out", 0.9, "95 %: 0.7 to 0.95"),
         ("MMD²", 0.3, "95 %: 0.1 to 0.45"),
@@ -310,8 +310,8 @@ def test_remedies_and_statistics_stand_under_their_headings():
 def test_regions_are_shown_before_and_after_the_remedies_and_scores_by_episode():
     page = vision()
     _, (now, first), (left, second), (chance, third), (scores, _) = page.plots
-    assert first.startswith("1 of 6 regions tell beyond chance (permuted")
-    assert second.startswith("2 of 6 regions tell beyond chance once all remedies are applied (permuted")
+    assert first.startswith("1 of 6 regions are significant (permuted")
+    assert second.startswith("2 of 6 regions are significant once all remedies are applied (permuted")
     assert [one.text for one in now.layout.annotations] == ["real", "simulated"]
     assert [one.text for one in left.layout.annotations] == ["real", "simulated once all remedies are applied"]
     maps = [trace for trace in now.data if trace.type == "heatmap"]
@@ -343,7 +343,7 @@ def test_the_verdict_names_the_first_remedy_only_where_a_gap_is_shown():
     assert verdict(pictured()) == (f"{opening}, p = 0.05; first to change: sensor/cam/gain: 1 → 1.5 [1.25, 1.875] dB.")
     assert verdict(pictured(remedies=())) == f"{opening}, p = 0.05; no camera parameter closes it."
     unsure = NS(auc=interval(0.9, 0.7, 0.95), p_value=0.051)
-    assert verdict(pictured(classifier=unsure)).startswith(f"{opening}, p = 0.051: no gap is shown")
+    assert verdict(pictured(classifier=unsure)).startswith(f"{opening}, p = 0.051: no significant gap")
     untested = NS(auc=interval(0.9, 0.7, 0.95), p_value=NAN)
     assert verdict(pictured(classifier=untested)).startswith(f"{opening}, without a test; first to change")
     unknown = StatisticDifference(name="red", unit="1", real=1, sim=2, difference=interval(NAN, NAN, NAN), p_value=NAN)
@@ -410,7 +410,7 @@ def unexplained(**changed):
 def test_what_no_parameter_explains_is_shared_out_by_channel():
     page = unexplained()
     assert "of the nominal twin by channel" in page.words[0]
-    assert page.words[0].endswith("noise (repeats), and what is left. Over 6 episodes.")
+    assert page.words[0].endswith("noise (repeats), and the unexplained rest. Over 6 episodes.")
     assert page.words[1].startswith("90 % (70 to 95) of speed's nominal error")  # the largest unexplained share first
     bars = page.plots[0][0].data
     assert [(bar.name, list(bar.x), list(bar.y)) for bar in bars] == [
@@ -571,7 +571,7 @@ def test_exchanges_are_tables_by_group_and_channel():
     assert groups == {"group": ["gain", "delay"], "parameters": ["a, b: c", "d"]}
     assert page.captions[3] == (
         "What is in each group. 40 worlds were replayed: all 4 coalitions, and 4 draws of the identified parameters. "
-        "Beyond pairs, groups interact by up to 7 % of a channel's error. Not told by the data and held at their "
+        "Beyond pairs, groups interact by up to 7 % of a channel's error. Unidentifiable and fixed at their "
         "estimates: x, y."
     )
     plain = why(ndraw=0, held=()).captions[3]
@@ -645,7 +645,7 @@ def gap(**changed):
 def test_errors_over_the_horizon_show_twins_guesses_and_the_floor():
     page = KeptReport()
     horizon_section(page, gap())
-    assert "The broken dark line" in page.words[0]
+    assert "noise floor" in page.words[0]
     ((plot, caption),) = page.plots
     assert caption == "hold: stays where it was"
     lines = {(one.name, one.xaxis): one for one in plot.data if one.name}
@@ -658,7 +658,7 @@ def test_errors_over_the_horizon_show_twins_guesses_and_the_floor():
     assert [one.text for one in plot.layout.annotations] == ["elbow / rad", "wrist / deg"]
     plain = KeptReport()
     horizon_section(plain, gap(floor=None))
-    assert "The broken dark line" not in plain.words[0]
+    assert "noise floor" not in plain.words[0]
     assert "real against real" not in {one.name for one in plain.plots[0][0].data}
 
 
@@ -722,7 +722,7 @@ def test_the_robots_own_pictures_stand_above_the_others_where_there_are_some(mon
 
 def test_a_twin_that_cannot_be_drawn_leaves_the_page_without_pictures(monkeypatch):
     page, _ = clips(monkeypatch, error=InputError("no camera"))
-    assert page.words[-1] == "No pictures: no camera"
+    assert page.words[-1] == "No images: no camera"
     assert (page.images, page.plots) == ([], [])
 
 

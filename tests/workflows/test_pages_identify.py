@@ -272,7 +272,7 @@ def test_ranges_tell_their_factor_the_noise_and_how_many_test_clips_they_hold(mo
     for trace, values in ((high, [0.65, 0.95]), (low, [0.3, 0.7]), (plain, [0.2, 0.6]), (calibrated, [0.45, 0.85])):
         assert (list(trace.x), list(trace.y)) == ([0.5, 0.9], values)
     assert (plain.name, calibrated.name) == ("as fitted", "calibrated")
-    assert caption.startswith("Part of 7 test clips")
+    assert caption.startswith("Share of 7 test clips")
     worse = ranged(monkeypatch, model_error="elbow", undetermined=("a", "b")).words[0]
     assert worse.endswith("MODEL ERROR beyond these ranges: elbow. Not determined, prior ranges: a, b.")
 
@@ -317,7 +317,7 @@ def compared(*rows, folds=5):
 def test_structures_that_are_missing_or_needed_stand_out():
     page = compared(
         structure("stribeck", 0.4, added=2, p_value=0.01, verdict="MISSING from the base"),
-        structure("backlash", 0.02, added=1, p_value=0.6, verdict="buys nothing"),
+        structure("backlash", 0.02, added=1, p_value=0.6, verdict="no relevant gain: below 1%"),
         structure("delay", 0.3, added=3, p_value=0.02, verdict="needed, in the base"),
         structure("contact", reason="no contacts"),
     )
@@ -342,7 +342,7 @@ def test_structures_that_are_missing_or_needed_stand_out():
     assert table["p (Holm)"] == [0.01, 0.6, 0.02, None]
     assert table["verdict"] == [
         "MISSING from the base",
-        "buys nothing",
+        "no relevant gain: below 1%",
         "needed, in the base",
         "not compared: no contacts",
     ]

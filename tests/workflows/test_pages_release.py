@@ -284,7 +284,7 @@ BASE = {"base": "old", "base_hash": "0123456789abcdefXYZ", "l2_start": 0.0, "met
     ],
 )
 def test_an_adaptation_says_where_it_began_and_what_moved(method, words):
-    begun = f"Went on from old, hash 0123456789abcdef. {words}"
+    begun = f"Continued from old, hash 0123456789abcdef. {words}"
     facts = BASE | {"moving": 12345, "method": method}
     assert adapted(facts).words == [begun]
     assert adapted(facts | {"l2_start": 0.25}).words == [f"{begun} Distance to the start weighed 0.25."]

@@ -128,21 +128,22 @@ def shares_study(repetitions: int, seed: int) -> StudyTable:
                     | dict(zip(_FIGURES, (counts / repetitions / (2, 2, 1, 1, 1)).tolist(), strict=True))
                 )
     return StudyTable(
-        title="Shares of a planted error: how often they hold, and who is blamed (nominal 95 %)",
+        title="Shares of a planted error: coverage of 95 % intervals, and claimed parameters",
         head=(
-            "parameters alike",
+            "correlation",
             "episodes",
             "parameters drawn",
             "covers: at fault",
             "covers: not at fault",
-            "covers: left",
-            "blamed wrongly",
+            "covers: residual",
+            "wrong claim",
             "largest found",
         ),
         rows=tuple(rows),
-        note=f"{repetitions} logs each. *Alike* is the correlation of the first parameter's effect with the others'. "
-        "*Blamed wrongly*: any parameter that is not at fault is claimed, nominal at most 5 %. *Largest found*: the "
-        "parameter that is most at fault, alone or with others from which the data cannot tell it, is the first claim.",
+        note=f"{repetitions} logs each. *Correlation* is that of the first parameter's effect with the effects of the "
+        "others. *Wrong claim*: a parameter that is not at fault is claimed (nominal at most 5 %). *Largest found*: "
+        "the first claim is the parameter with the largest share, alone or together with parameters that the data "
+        "cannot distinguish from it.",
         figures=tuple(figures),
     )
 
@@ -209,7 +210,7 @@ def sobol_study(repetitions: int, seed: int) -> StudyTable:
         title="Sobol' indices against closed forms (nominal 95 %)",
         head=("function", "rows", "covers: first order", "covers: total", "error (RMS): first", "error (RMS): total"),
         rows=tuple(rows),
-        note=f"{repetitions} designs each, of (factors + 2) worlds a row.",
+        note=f"{repetitions} designs each, with (number of factors + 2) worlds per row.",
         figures=tuple(figures),
     )
 

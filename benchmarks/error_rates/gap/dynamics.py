@@ -114,11 +114,11 @@ def _ratio_study(repetitions: int, seed: int) -> StudyTable:
             figures.append({"repeats": name, "ratio": ratio, "covered": tally.covered, "above": tally.above})
         rows.append((name, *cells))
     return StudyTable(
-        title="95 % intervals of the gap ratio: how often they hold the truth, and how often they lie above 1",
+        title="Coverage of 95 % intervals of the gap ratio, and share of intervals above 1",
         head=("repeats", *(word for ratio in _RATIOS for word in (f"ratio {ratio:g}: covered", "above 1"))),
         rows=tuple(rows),
-        note="With a ratio of 1 the twin is right, and what lies above 1 is a false alarm, nominally 2.5 %. Runs "
-        "deviate by AR(1) series of correlation 0.95, in some episodes more than in others (a factor of 1.35).",
+        note="If the ratio is 1, the twin is right, and an interval above 1 is a false alarm (nominal 2.5 %). Runs "
+        "deviate by AR(1) series with correlation 0.95, in some episodes by 1.35 times as much as in others.",
         figures=tuple(figures),
     )
 
@@ -130,10 +130,11 @@ def _skill_study(repetitions: int, seed: int) -> StudyTable:
         rows.append((str(count), share(tally.covered, repetitions), share(tally.above, repetitions)))
         figures.append({"episodes": count, "covered": tally.covered, "above": tally.above})
     return StudyTable(
-        title="95 % intervals of the skill: how often they hold the truth, 0.5",
+        title="Coverage of 95 % intervals of the skill; the true skill is 0.5",
         head=("episodes", "covered", "too high"),
         rows=tuple(rows),
-        note="Errors of the twin and of its rival are drawn independently, as above: no pairing helps.",
+        note="Errors of the twin and of the baseline are drawn independently, so pairing does not narrow the "
+        "intervals.",
         figures=tuple(figures),
     )
 

@@ -53,7 +53,7 @@ class _Cause:
 _CAUSES = (
     _Cause(name="nothing", rule=""),
     _Cause(name="nothing; parameters 1 % off", rule=""),
-    _Cause(name="play of 2.3°", rule="backlash", structure="backlash", values={f"{_J}/backlash": 0.04}),
+    _Cause(name="backlash of 2.3°", rule="backlash", structure="backlash", values={f"{_J}/backlash": 0.04}),
     _Cause(
         name="friction at rest × 4",
         rule="stiction",
@@ -179,13 +179,20 @@ def run_causes(repetitions: int, seed: int) -> StudyTable:
         rows.append((cause.name, cause.rule or "–", share(something, repetitions), *right, common))
         figures.append({"planted": cause.name, "rule": cause.rule, "named": something, "first": first, "among": among})
     return StudyTable(
-        title=f"Causes planted in a servo that swings a weight: {repetitions} logs each of {_EPISODES} episodes of "
+        title=f"Causes planted in a servo that swings a weight: {repetitions} logs each, with {_EPISODES} episodes of "
         f"{_SECONDS:g} s at {_HZ:g} Hz",
-        head=("planted", "its rule", "physics is named", "it is named first", "it is named", "named first instead"),
+        head=(
+            "planted",
+            "correct rule",
+            "any physical cause named",
+            "correct one named first",
+            "correct one named",
+            "other cause named first",
+        ),
         rows=tuple(rows),
-        note="The first two rows are false alarms, to stay at or below 5 %; in the second every parameter is about one "
-        "per cent off, as after a fit, and naming `refit` is no alarm but true. In the others the twin's four "
-        "parameters are fitted to the logs, so that part of what was planted hides in them.",
+        note="In the first two rows a named physical cause is a false alarm (at most 5 %). In the second row every "
+        "parameter is about 1 % off, as after a fit; `refit` is correct there and is not counted. In the other rows "
+        "the twin's four parameters are fitted to the logs, so they absorb a part of the planted effect.",
         figures=tuple(figures),
     )
 

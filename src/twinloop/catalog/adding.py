@@ -87,7 +87,7 @@ class BatchCommit:
         return written, new
 
     def _replaced(self, parts: PartStore) -> tuple[list[PartFile], list[DraftPart]]:
-        """Return the parts with the batch's old rows, and drafts with their rows of other batches."""
+        """Return the parts with the batch's old rows, and drafts that keep their rows of other batches."""
         replaced, others = list[PartFile](), list[DraftPart]()
         for part in parts.listed(EPISODES.name):
             if part.batch == self.batch:
@@ -123,7 +123,7 @@ def undrawn(state: WorkspaceState, params: pa.Table) -> pa.Table:
 
 
 def place(connection: sqlite3.Connection, batch: str, episodes: pa.Table) -> int:
-    """Store the locations of episodes; return the number of episodes that had none before."""
+    """Store the locations of episodes; return the number of episodes without an earlier location."""
     keys = [key_of(name) for name in episodes["episode_id"].to_pylist()]
     new = sum(not _has(connection, "places", key) for key in dict.fromkeys(keys))
     rows = zip(keys, [batch] * len(keys), episodes["episode_index"].to_pylist(), strict=True)
@@ -152,7 +152,7 @@ def write_seals(connection: sqlite3.Connection, batch: str, seals: Iterable[Seal
 
 
 def write_record(connection: sqlite3.Connection, record: Mapping[str, Any]) -> None:
-    """Store a batch's row."""
+    """Store or replace a row of the table ``batches``."""
     names, marks = ", ".join(record), ", ".join("?" * len(record))
     sql = f"INSERT OR REPLACE INTO batches ({names}) VALUES ({marks})"  # noqa: S608 - names of our own
     connection.execute(sql, list(record.values()))
@@ -178,9 +178,9 @@ _TRIES = 5
 class AddResult:
     """Result of adding a folder: its batch, its episodes, the numbers of new and known ones, and the written parts.
 
-    ``resealed`` are known files whose content changed; their new content is now recorded. ``unreadable`` are sentences
-    on files of the new episodes that cannot be read. ``first_sealed`` is the number of files that an earlier version of
-    twinloop left without a hash.
+    ``resealed`` are known files whose content changed; their new content is now recorded. ``unreadable`` has a
+    sentence per file of the new episodes that cannot be read. ``first_sealed`` is the number of files that an
+    earlier version of twinloop left without a hash.
     """
 
     batch: str

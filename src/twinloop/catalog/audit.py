@@ -1,8 +1,8 @@
-"""The audit log of releases: a chain of entries, each with the hash of the one before.
+"""Write and check the audit log of releases: a chain of entries, each with the hash of the one before.
 
-The policy of every alias follows from the log alone (`standing`), so the table of aliases can be checked against it.
-A chain cannot show that its end was removed. Therefore the hash of the newest entry is also stored in a file in
-``policies/`` (`witness`), and may be stored elsewhere.
+The log alone determines the policy of every alias, so the table of aliases can be checked against it. A chain cannot
+show that its end was removed. Therefore the hash of the newest entry is also stored in ``policies/audit-head.json``,
+and may be stored elsewhere.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITNESS = "audit-head.json"  # in policies/
 
 @dataclass(frozen=True, kw_only=True)
 class AuditEntry(JsonRecord):
-    """One logged action. ``details["aliases"]`` are its changes: alias to NAME@VERSION, or None."""
+    """One logged action. ``details["aliases"]`` maps each changed alias to its NAME@VERSION, None if removed."""
 
     seq: int
     at: str
@@ -65,7 +65,7 @@ def entries(state: WorkspaceState, deployment: str | None = None) -> list[AuditE
 
 
 def standing(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
-    """Return the policy of every alias after these entries: (deployment, alias) to NAME@VERSION."""
+    """Return the NAME@VERSION of every (deployment, alias) after these entries."""
     found: dict[tuple[str, str], str] = {}
     for entry in log:
         for alias, policy in entry.details.get("aliases", {}).items():
@@ -104,7 +104,7 @@ def witness(root: Path, state: WorkspaceState) -> None:
 
 
 def unwitnessed(root: Path, state: WorkspaceState) -> str | None:
-    """Compare the log with the stored newest entry; return the fault, or None. Entries may be missing or replaced."""
+    """Return how the log contradicts the stored newest entry (removed or replaced entries), or None."""
     path = root / "policies" / WITNESS
     if not path.is_file():
         count = head(state)[0]

@@ -31,11 +31,11 @@ from twinloop.dataset.lerobot.parquet import open_parquet
 from twinloop.dataset.lerobot.validation import require_possible
 
 MOST_INFO_BYTES = 64 << 20
-_SHOWN = 8  # datasets of a folder that a message names
+_SHOWN = 8  # most datasets that a message lists
 
 
 def checked_info(folder: Path) -> dict[str, Any]:
-    """Return the checked ``info.json`` of a LeRobot v3.0 folder.
+    """Read ``info.json`` of a LeRobot v3.0 folder and check its values.
 
     Raises:
         DatasetError: no such folder, another version, or an impossible value; names the key.
@@ -111,12 +111,12 @@ class Fingerprint:
         return sha256_json([self.info, dict(self.files)])
 
     def to_text(self) -> str:
-        """Return JSON for the table of batches."""
+        """Return the fingerprint as JSON, for the table ``batches``."""
         return json.dumps({"info": self.info, "files": dict(self.files)})
 
     @classmethod
     def from_text(cls, text: str) -> Fingerprint:
-        """Invert `to_text`."""
+        """Create the fingerprint from the JSON text that `to_text` returns."""
         value = parse_json(text, where="A stored fingerprint")
         return cls(info=value["info"], files=value["files"])
 
@@ -143,7 +143,7 @@ def _digest(path: Path) -> str:
         return sha256_bytes(str(size).encode(), file.read())
 
 
-_ROOMS = ("data", "meta", "twinloop", "videos")  # folders of which every file counts: none may be a link to outside
+_ROOMS = ("data", "meta", "twinloop", "videos")  # folders in which a link out of the dataset is an error
 _BLOCK = re.compile(r"(^|.*/)chunk-[^/]*/file-[^/]*$", re.DOTALL)
 _VIDEO_END = 1 << 16  # bytes of a video that earlier versions hashed
 _SMALL = 1 << 20  # bytes of a file that is hashed by every `fsck`, not only by a deep one
@@ -160,7 +160,7 @@ class Seal:
 
     @classmethod
     def of(cls, folder: Path, path: str, *, whole: bool = True) -> Seal:
-        """Return the present seal of a file.
+        """Compute the present seal of a file.
 
         Raises:
             DatasetError: the file is missing or cannot be read.
@@ -225,10 +225,10 @@ def _require_plain(entry: os.DirEntry[str], path: str) -> None:
 
 
 def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
-    """Return the present seals of a folder's files, without those of blocks that are in ``known``.
+    """Compute the present seals of a folder's files, except of block files in ``known``.
 
     Raises:
-        DatasetError: see `sealed_files`; or a table has no readable footer because it was cut off.
+        DatasetError: as `sealed_files`, or a table has no readable footer because it was cut off.
     """
     skipped = {path for path in known if of_block(path)}
     paths = [path for path in sealed_files(folder) if path not in skipped]
@@ -261,7 +261,7 @@ def require_footer(file: Path) -> None:
 
 
 def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
-    """Return the fault of a file, or None; without ``deep`` large files are checked by size only."""
+    """Return how a file differs from its seal, or None; without ``deep``, large files and blocks by size only."""
     file = folder / before.path
     if not file.is_file():
         return "is missing" if not os.path.lexists(file) else "is no regular file any more"

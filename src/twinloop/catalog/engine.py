@@ -1,6 +1,6 @@
-"""An in-memory DuckDB database for queries only: views over the committed data, and read-only statements.
+"""Run read-only SQL in an in-memory DuckDB database with views over the committed data.
 
-Two layers prevent writing, and each of them suffices. `catalog.statements` refuses statements that do not only read.
+Two layers prevent writing; each of them suffices. `catalog.statements` refuses statements that do more than read.
 The database itself has no local files, no temporary folder and no network, so it cannot write anywhere. Its views are
 made of tables in memory and of files read through `catalog.readable_files`, which cannot write.
 """
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from twinloop.catalog.readable_files import ReadableFiles
 
 Parameters = Sequence[Any] | Mapping[str, Any]
-_DEEPEST = 32  # levels of a parameter
-_MOST_COLUMNS = 4096  # of an answer
-_BATCH_ROWS = 1 << 16  # of the answer: after each batch its size is compared with the limit
-# All files but those of `ReadableFiles`, whose names begin like this, are out of reach. Order matters: the last setting
-# makes all of them final.
+_DEEPEST = 32  # most levels of nesting of a parameter
+_MOST_COLUMNS = 4096  # of a result
+_BATCH_ROWS = 1 << 16  # rows of a result that are read before its size is compared with the limit
+# DuckDB can open only the files of `ReadableFiles`, whose names begin with this prefix. The order matters: the last
+# setting makes all of them final.
 _LOCKED = (
     "SET allowed_directories = ['twinloop://files/']",
     "SET disabled_filesystems = 'LocalFileSystem'",
@@ -50,7 +50,7 @@ class QueryEngine:
 
         self.limits = limits
         self.views: set[str] = set()
-        self.usable = True  # until a statement could not be stopped, or broke the database
+        self.usable = True  # False after a statement could not be stopped, or broke the database
         self._lock = threading.Lock()
         self._files: ReadableFiles | None = None
         # Without a folder for temporary files: DuckDB allows statements to write to it.
@@ -123,11 +123,11 @@ class QueryEngine:
         return self._run(lambda: self._checked(sql, parameters, most_rows))
 
     def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
-        """Run a statement without the check of the first layer; for tests of the second."""
+        """Run a statement without the check of `catalog.statements`, to test the database's own protection."""
         return self._run(lambda: self._answer(sql, parameters))
 
     def columns(self) -> Mapping[str, list[str]]:
-        """Columns of every view."""
+        """Return the column names of every view, by view name."""
         found = self._connection.execute("SELECT table_name, column_name FROM duckdb_columns() WHERE NOT internal")
         columns: dict[str, list[str]] = {}
         for table, column in found.fetchall():

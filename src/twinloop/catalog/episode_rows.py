@@ -21,7 +21,7 @@ from twinloop.dataset.lerobot.validation import require_places, require_within
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
 _PLACE = ("episode_index", "length", "tasks", "data/chunk_index", "data/file_index")
-# Columns that are taken over as they are, by their name in the catalog; an empty text there is nothing here.
+# Columns that are copied unchanged, by their name in the catalog; an empty text becomes None.
 _TAKEN = {
     "twin": "twin",
     "twin_hash": "twin_hash",

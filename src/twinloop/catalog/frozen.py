@@ -43,7 +43,7 @@ _LIST_ROWS = pa.schema([pa.field("hash", pa.dictionary(pa.int32(), pa.string()))
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetVersion:
-    """A dataset version. ``episode_ids`` are sorted; ``new`` is true if this call of `freeze` created it."""
+    """A named, immutable list of episodes. ``episode_ids`` are sorted; ``new`` is true if `freeze` just created it."""
 
     name: str
     version: int
@@ -136,7 +136,7 @@ def frozen(ws: OpenWorkspace, reference: str) -> DatasetVersion:
 
 
 def read_list(catalog: Path, digest: str, sha256: str) -> tuple[str, ...]:
-    """Read the ids of a list and verify them against its row.
+    """Read the episode ids of a list, after comparing its file with the SHA-256 in its row.
 
     Raises:
         DatasetError: the file is missing, or was changed.

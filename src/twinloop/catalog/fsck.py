@@ -82,7 +82,7 @@ def _files(
     wrong = [(item, what) for item in seals if (what := broken(folder, item, deep=deep)) is not None]
     blocks = [(item, what) for item, what in wrong if of_block(item.path)]
     if {item.path.partition("/")[0] for item, what in blocks if "other bytes" not in what} >= {"meta", "data"}:
-        return  # another dataset is there; its fingerprint is checked next
+        return  # the folder has another dataset; its fingerprint is checked next
     new = sorted(set(sealed_files(folder)) - {item.path for item in seals})
     grown = any(path.startswith("meta/episodes/") for path in new)
     for item, what in blocks if grown else wrong:  # a dataset that grew has other metadata

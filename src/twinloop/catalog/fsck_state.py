@@ -113,7 +113,7 @@ def _damaged(path: Path, what: str) -> FsckFinding:
 
 
 def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find lists of episodes that are missing, damaged or changed, and rows that refer to missing entries."""
+    """Check the episode list of every dataset version, and find rows that refer to missing rows."""
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
         known.add(row["hash"])
@@ -154,7 +154,7 @@ _BACK = "Restore a copy of state.sqlite and of policies/. Anyone who can write t
 
 
 def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
-    """Find missing or changed policy versions, leftover files, a changed log, and aliases changed without it."""
+    """Find changed policy versions, leftover folders, a changed audit log, and aliases that contradict the log."""
     yield from _versions(root, state)
     faults = audit.faults(state)
     head = audit.unwitnessed(root, state)
@@ -195,7 +195,7 @@ def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
 
 
 def different(folder: Path, files: Mapping[str, str]) -> str:
-    """Describe the changes in a folder; empty if every byte is unchanged.
+    """Describe the files that were removed, added or changed in a folder; empty if there are none.
 
     Args:
         folder: the folder of a policy version.
@@ -216,7 +216,7 @@ def _or(policy: str | None) -> str:
     return policy or "nobody"
 
 
-_ORDERED = (SCORES.name, EVALUATIONS.name)  # tables of which the rows that were committed last are shown
+_ORDERED = (SCORES.name, EVALUATIONS.name)  # tables whose views show the rows that were committed last
 
 
 def check_order(parts: PartStore) -> Iterator[FsckFinding]:

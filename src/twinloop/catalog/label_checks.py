@@ -39,7 +39,7 @@ FAILURES: Mapping[str, str] = {
     "recording_fault": "the recording does not show the outcome",
     "diverged": "the simulation diverged",
     "other": "none of these; describe it in a reason or a tag",
-    UNKNOWN: "whoever says so cannot tell",
+    UNKNOWN: "the author cannot decide",
 }
 SUBTASKS: Mapping[str, str] = {
     "reach": "from the beginning, or the last release, until the hand begins to close",
@@ -49,7 +49,7 @@ SUBTASKS: Mapping[str, str] = {
     "place": "down",
     "release": "while the hand opens",
     "retreat": "away, until the end or the next reach",
-    UNKNOWN: "whoever says so cannot tell",
+    UNKNOWN: "the author cannot decide",
 }
 
 
@@ -114,11 +114,11 @@ def _words(value: Any, where: str) -> dict[str, str]:
 
 
 Source = Literal["hand", "rule", "model"]
-SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority for contradictions
+SOURCES: tuple[Source, ...] = get_args(Source)  # in order of priority if they contradict each other
 KINDS = ("success", "failure", "subtask", "language", "tag", "number/NAME")
 YES, NO = "yes", "no"
 _YES, _NO = {"yes", "true", "1", "success"}, {"no", "false", "0", "failure"}
-_MOST_TEXT = 20_000  # characters of one value: a page is a sentence too many, and a hostile file has millions
+_MOST_TEXT = 20_000  # most characters of one value; a hostile file may have millions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +127,7 @@ class Label:
 
     ``kind`` is ``success`` (yes, no), ``failure`` (a class of `vocabulary`), ``subtask`` (a word and frames),
     ``language`` (a text, for some frames or all), ``tag`` (a word), or ``number/NAME``. A success, a failure, or a
-    subtask without frames may be ``unknown``: the author looked and cannot decide.
+    subtask without frames may be ``unknown``: the author cannot decide.
     """
 
     episode_id: str
@@ -156,7 +156,7 @@ class Label:
 
 
 def checked(label: Label, words: Vocabulary) -> Label:
-    """Return the label as it is stored.
+    """Check a label, and return it with its value in the stored form.
 
     Raises:
         UnknownNameError: a kind or word that does not exist.
@@ -273,7 +273,7 @@ def _refuse_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
 
 
 def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
-    """Check again within the transaction: another process may have excluded an episode since."""
+    """Refuse excluded episodes, within the transaction, because another process may have just excluded one."""
     for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
         if name in episode_ids:
             raise is_buried(name, reason)
@@ -281,4 +281,4 @@ def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
 
 def is_buried(name: str, reason: str) -> InputError:
     """Return the error for an episode that is excluded."""
-    return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it again with `Workspace.unbury`.")
+    return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it with `Workspace.include_episodes`.")

@@ -1,4 +1,4 @@
-"""Labels of episodes by people, rules and models: a history that only grows, and the labels that hold now.
+"""Write labels of episodes by people, rules and models to a history that only grows, and read the current labels.
 
 A **statement** consists of the labels that one author gives one episode in one kind. The newest statement replaces the
 earlier ones completely: giving the subtasks of an episode again replaces all earlier subtasks of that author. Each tag
@@ -137,7 +137,7 @@ def retract(
 
 
 def current(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
-    """Return the labels of episodes that hold now, by episode, in the order they were given."""
+    """Return the current labels of episodes, by episode id, in the order in which they were given."""
     found: dict[str, list[dict[str, Any]]] = {}
     ids = sorted(set(episode_ids))
     for start in range(0, len(ids), _CHUNK):
@@ -196,7 +196,7 @@ def _commit(
 def _take_back(
     connection: Connection, held: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
 ) -> None:
-    """End labels that hold, with a row of the history for each retracted statement."""
+    """End current labels, and add a row to the history for each retracted statement."""
     statement, moment = _next_statement(connection), now()
     hashes = {_key_of(row): row["author_hash"] for row in held}
     rows = [

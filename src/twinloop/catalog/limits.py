@@ -1,4 +1,4 @@
-"""Time and memory limits of one SQL statement: ``query: {memory: 4GB, threads: 2, timeout_s: 60}``."""
+"""Limit time and memory of one SQL statement, as in ``query: {memory: 4GB, threads: 2, timeout_s: 60}``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DEFAULT_MEMORY = 4 << 30  # bytes; half of the machine's memory if that is less
 DEFAULT_TIMEOUT_S = 60.0
 LONGEST_TIMEOUT_S = 86_400.0
 MOST_THREADS = 256
-_GRACE_S = 2.0  # between asking a statement to stop and giving it up
+_GRACE_S = 2.0  # from the request to stop a statement until it is abandoned
 _UNCOUNTED = 1 << 30  # bytes for buffers that DuckDB does not count, such as the texts of one block of rows
 _NAMES = ("memory", "threads", "timeout_s")
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(B|[KMGT]i?B|%)", re.IGNORECASE)
@@ -98,7 +98,7 @@ class QueryLimits:
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 outcome.set_exception(error)
 
-        # A daemon: one call of a function cannot be interrupted, and must not keep the process from ending.
+        # A daemon thread: a running call cannot be interrupted, and must not keep the process alive.
         thread = threading.Thread(target=target, name="twinloop-statement", daemon=True)
         thread.start()
         late = True

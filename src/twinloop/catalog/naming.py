@@ -15,25 +15,25 @@ from twinloop.core.errors import InputError, UnknownNameError
 if TYPE_CHECKING:
     from twinloop.catalog.state import OpenWorkspace
 
-LEAST = 4  # characters of an id
+LEAST = 4  # fewest characters of the beginning of an id
 MOST_ROWS = 5_000_000  # of a statement that chooses episodes: each becomes an object of some 100 bytes
 _SHOWN = 4
 _SHORT = 12
 
 
 def resolve(ws: OpenWorkspace, words: Iterable[str], *, buried: bool = False) -> list[str]:
-    """Return the episodes that words name, in order; each word is an id, a unique beginning of one, or ``BATCH:INDEX``.
+    """Return the ids of episodes, in order; each word is an id, a unique beginning of one, or ``BATCH:INDEX``.
 
     Raises:
         UnknownNameError: no such episode or batch.
-        InputError: several ids have this beginning; or the episode is excluded and ``buried`` is false.
+        InputError: several ids have this beginning, or the episode is excluded and excluded ones are not allowed.
     """
     known = _NameIndex(ws)
     return [known.one(word, buried=buried) for word in words]
 
 
 def select(ws: OpenWorkspace, where: str) -> list[str]:
-    """Return the episodes that meet a condition on the view `episodes`, or the result of a whole ``SELECT``.
+    """Return the ids of episodes that meet a condition on the view `episodes`, or that a whole ``SELECT`` returns.
 
     Raises:
         InputError: the statement is wrong or gives no ``episode_id``.
@@ -76,7 +76,7 @@ class _NameIndex:
         }
 
     def one(self, word: str, *, buried: bool) -> str:
-        """Return the episode that a word names."""
+        """Return the id of the episode that a word identifies."""
         batch, _, index = word.rpartition(":")
         found = self._at(batch, int(index)) if batch and index.isdigit() else self._beginning(word)
         if found in self._buried and not buried:

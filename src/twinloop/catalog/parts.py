@@ -34,7 +34,7 @@ from twinloop.dataset.storage.snapshot import is_full
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
-_STEP_BYTES = 8  # random bytes between names of one millisecond: two of a million processes agree once in 37 million
+_STEP_BYTES = 8  # size of the random step within a millisecond: two of a million processes agree once in 37 million
 LENGTH = 26
 _LATEST = 1 << 44 + _RANDOM_BITS  # above any clock: time_ns ends in the year 2262, and this is the year 2527
 
@@ -76,7 +76,7 @@ def _encode(value: int) -> str:
 ABOUT = b"twinloop"
 SCHEMA = 1
 PATTERN = "part-*.parquet"
-_ROWS = 1 << 17  # of a row group
+_ROWS = 1 << 17  # rows of a Parquet row group
 _ROWS_OF = {"params": 1 << 14}  # sorted by name: small enough to skip to one name, large enough to compress
 
 
@@ -195,7 +195,7 @@ class PartStore:
 
 
 def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()) -> None:
-    """List parts and remove those that they replace from the list, within a transaction.
+    """Add parts to the list of committed parts and remove those that they replace, within a transaction.
 
     A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
     of the commits, independent of the writers' clocks.

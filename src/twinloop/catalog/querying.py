@@ -183,7 +183,7 @@ class CatalogQueries:
         self._at: tuple[int, int] = (-1, -1)
 
     def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
-        """Run one statement; see `Workspace.query`."""
+        """Run one read-only statement and return its rows; see `Workspace.query`."""
         wanted = (named(sql) or set(NAMES)) - {*FRAME_VIEWS}
         tries = 0
         while True:
@@ -196,7 +196,7 @@ class CatalogQueries:
                     raise
                 wanted |= {name, "places"}
             except DatasetError:
-                # Another process may have joined parts meanwhile and removed the old ones.
+                # Another process may have joined parts in the meantime and removed the old ones.
                 tries += 1
                 if tries > _TRIES or self._moment() == self._at:
                     raise

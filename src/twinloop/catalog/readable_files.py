@@ -56,7 +56,7 @@ class ReadableFiles(AbstractFileSystem):
         return ReadableFile(self._path(path))
 
     def info(self, path: str, **_: Any) -> dict[str, Any]:
-        """Return name, size and type."""
+        """Return name, size in bytes and type of a file."""
         return {"name": path, "size": self._path(path).stat().st_size, "type": "file"}
 
     def modified(self, path: str) -> datetime.datetime:

@@ -1,4 +1,4 @@
-"""Ten example queries of the catalog, and its views as Markdown.
+"""Define ten example queries of the catalog, and write them and the tables' columns as Markdown.
 
 Run ``python -m twinloop.catalog.reference PAGE...`` to update pages.
 """
@@ -125,7 +125,7 @@ def questions() -> str:
 
 
 def filled(page: str) -> str:
-    """Return a page with the text between its markers updated."""
+    """Return a page with its columns and example queries updated between the markers."""
     for name, text in (("columns", reference()), ("questions", questions())):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         page = re.sub(pattern, lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", page, flags=re.DOTALL)

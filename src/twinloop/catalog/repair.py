@@ -29,12 +29,12 @@ from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.lerobot import layout
 
-_INDEX = ("parts", "batches")  # made again; every other table is taken over
+_INDEX = ("parts", "batches")  # rebuilt from the parts; the rows of every other table are copied
 
 
 @dataclass(kw_only=True)
 class RepairResult:
-    """Number of parts listed again, unreadable parts, parts of unfinished commits, and rows copied by table."""
+    """Numbers of listed parts and of copied rows by table; unreadable parts; parts of unfinished commits."""
 
     parts: int = 0
     damaged: list[str] = field(default_factory=list[str])
@@ -74,7 +74,7 @@ def rebuild(folder: Path, path: Path) -> RepairResult:
 
 
 def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
-    """Return the metadata of each part, without those that were replaced or never committed."""
+    """Return the metadata of each valid part: readable, committed and not replaced."""
     found: dict[Path, dict[str, Any]] = {}
     for table in TABLES:
         for path in sorted((folder / table).glob(PATTERN)):
@@ -193,7 +193,7 @@ def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None
         for name in (*STATE_TABLES, "run_files"):
             if name in _INDEX:
                 continue
-            held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # of an older version: not all
+            held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # older files lack columns
             own = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
             names = [column for column in own if column in held]
             columns = ", ".join(f'"{column}"' for column in names)
@@ -264,7 +264,7 @@ def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _add_again(parts: PartStore, batch: str) -> str:
-    """Update a batch from its folder."""
+    """Update a batch from its folder; return a sentence on the result."""
     row = parts.state.row("SELECT path FROM batches WHERE batch = ?", (batch,))
     if row is None:
         return ""
@@ -286,7 +286,7 @@ def _sweep(parts: PartStore, finding: FsckFinding) -> str:
 
 
 def _find(parts: PartStore, batch: str) -> str:
-    """Look for a batch's folder within the workspace by its fingerprint."""
+    """Find a batch's moved folder in the workspace by its fingerprint; return a sentence on the result."""
     row = parts.state.row("SELECT files FROM batches WHERE batch = ?", (batch,))
     before = Fingerprint.from_text(row["files"]) if row else None
     root = parts.folder.parent

@@ -1,4 +1,4 @@
-"""Size and SHA-256 of each file that a recorded command wrote, so that a changed byte is noticed."""
+"""Record size and SHA-256 of each file that a recorded command wrote, and find changed files."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def check_run_files(
 
 
 def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
-    """Seal the present content of changed files of runs; return a sentence for each of ``paths``, files or folders.
+    """Record the present content of changed run files as intended; return a sentence per path (file or folder).
 
     Raises:
         InputError: a path does not belong to a recorded run.

@@ -1,4 +1,4 @@
-"""The tables of the catalog: their columns and the meaning of each.
+"""Declare the tables of the catalog: columns, types and meanings.
 
 Tables stored as Parquet parts grow by appending only; data that must change together with other data is in SQLite
 (`catalog.state`). `Workspace.query` shows all of them as views of the same name.
@@ -32,7 +32,7 @@ class CatalogTable:
 
     @property
     def schema(self) -> pa.Schema:
-        """Arrow schema of a part."""
+        """Arrow schema of a part of this table."""
         return pa.schema([pa.field(column.name, column.type, nullable=column.optional) for column in self.columns])
 
 

@@ -27,9 +27,9 @@ from twinloop.core.files import atomic_open, dumps, sha256_bytes, sha256_file
 
 FOLDER = ".kept"  # within catalog/
 LEAST = 20_000  # rows: fewer are read from their parts in less time than a process takes to start
-_SHARE = 64  # a file is rewritten once it lacks 1/64 of the rows: all writes together are then some 64-fold
+_SHARE = 64  # a file is rewritten once it lacks 1/64 of the rows; all writes are then about 64 times the data
 _ABOUT = b"twinloop"
-_SCHEMA = 2  # to be raised when the same parts are made into something else
+_SCHEMA = 2  # raise it if the same parts give other tables
 
 
 class CacheFolder:
@@ -78,7 +78,7 @@ class CacheFolder:
 
 
 def damaged(catalog: Path) -> list[Path]:
-    """Return cache files that were changed or not finished."""
+    """Return the cache files that were changed or are incomplete."""
     return [path for path in sorted((catalog / FOLDER).glob("*.arrow")) if not path.stem.endswith(sha256_file(path))]
 
 
@@ -135,7 +135,7 @@ class DisplayCache:
     def made(
         self, name: str, table: str, make: Callable[..., pa.Table], also: frozenset[str] = frozenset()
     ) -> pa.Table:
-        """Return the result of ``make`` on the table that `read` returned last and on ``also``; computed once."""
+        """Return ``make`` of the rows that `read` returned last and of ``also``; computed once for these inputs."""
         parts, of = self._read[table]
         key = (sha256_bytes(*(text.encode() for text in sorted(also))), *parts)
         held = self._made.get(name)
@@ -222,7 +222,7 @@ def newest(history: pa.Table) -> pa.Table:
     if not len(history) or not (runs != runs[0]).any():
         return history
     key = _digests(history["episode_id"])
-    # Digests tell episodes apart unless two fall together, which is looked for among the rows that seem alike.
+    # Two episodes may have the same digest; this is checked among the rows with equal keys.
     order = np.argsort(_key(history, key), kind="stable") if key is not None else None
     if order is None or not _alike_are_same(history, key, order):
         key = _codes(history, "episode_id").astype(np.uint64)
@@ -243,7 +243,7 @@ def _key(history: pa.Table, episodes: NDArray[np.uint64] | None) -> NDArray[np.u
 
 
 def _alike_are_same(history: pa.Table, key: NDArray[np.uint64] | None, order: NDArray[np.int64]) -> bool:
-    """Return whether neighbours with equal keys have equal episode and check."""
+    """Return whether neighbours with equal keys, in sorted ``order``, have equal episode and check."""
     ordered = _key(history, key)[order]
     same = np.flatnonzero(ordered[1:] == ordered[:-1])
     one, other = _numbers(order[same]), _numbers(order[same + 1])

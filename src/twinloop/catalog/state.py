@@ -1,4 +1,4 @@
-"""``state.sqlite``: the only file of the catalog that changes; its transactions commit all changes.
+"""Read and write ``state.sqlite``, the only file of the catalog that changes; its transactions commit all changes.
 
 SQLite runs in WAL mode: readers never wait, one process writes at a time and others wait. A committed transaction
 survives a crash of its process and of the machine.
@@ -84,7 +84,7 @@ class WorkspaceState:
 
     @classmethod
     def create(cls, path: Path) -> WorkspaceState:
-        """Create an empty file, which is complete as soon as it exists."""
+        """Create an empty file; it appears only when it is complete."""
         fresh = path.with_name(f".{path.name}.{os.getpid()}.tmp")
         _remove_unfinished(path)
         try:
@@ -125,7 +125,7 @@ class WorkspaceState:
 
     @contextlib.contextmanager
     def snapshot(self) -> Iterator[sqlite3.Connection]:
-        """Open a read transaction: the block sees the state of one moment."""
+        """Open a read transaction: all reads of the block return the state of one moment."""
         connection = self._connection
         if connection.in_transaction:
             yield connection
@@ -328,7 +328,7 @@ def _remove_unfinished(path: Path) -> None:
 
 
 def _counted(connection: sqlite3.Connection) -> int:
-    """Count a transaction; return its number."""
+    """Increment the counter of transactions; return the new value."""
     sql = "UPDATE counters SET value = value + 1 WHERE name = 'state' RETURNING value"
     return connection.execute(sql).fetchall()[0][0]
 
@@ -344,7 +344,7 @@ def _take_steps(connection: sqlite3.Connection) -> int:
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {max(version, state_schema.VERSION)}")
     count = _counted(connection)
-    # A row that was changed behind the catalog's back before is so afterwards, too.
+    # A row that was changed outside of a commit is still reported after the migration.
     wrong = {name: (stored or {}).get(name, 0) ^ digest for name, digest in before.items()}
     store_all(connection, {n: digest ^ wrong.get(n, 0) for n, digest in measured_digests(connection).items()})
     return count

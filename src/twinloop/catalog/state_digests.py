@@ -22,7 +22,7 @@ from typing import Any
 
 from twinloop.core.files import sha256_bytes, sha256_file
 
-_COUNT, _CHECK = 20, 42  # characters of a number, and of the check of a line
+_COUNT, _CHECK = 20, 42  # characters of a number, and of a line's checksum
 _FIRST = _COUNT + 1 + _CHECK + 1  # bytes of the first line
 
 
@@ -37,7 +37,7 @@ def write_count(state: Path, count: int) -> None:
 
 
 def write_hash(state: Path, count: int) -> None:
-    """Write the hash of the present ``state.sqlite`` after a commit; does nothing if that is impossible."""
+    """Write the SHA-256 of the present ``state.sqlite`` after a commit; does nothing if that is impossible."""
     with contextlib.suppress(OSError):
         _write(state, _line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
 
@@ -179,5 +179,5 @@ def _hash(row: tuple[Any, ...]) -> int:
 
 
 def _text(raw: bytes) -> str:
-    """Return a text that may have any bytes, without loss."""
+    """Decode bytes to text without loss, even if they are not UTF-8."""
     return raw.decode("utf-8", "surrogateescape")

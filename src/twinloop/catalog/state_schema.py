@@ -1,4 +1,4 @@
-"""Declare the tables of ``state.sqlite``: data that must change together, choices and labels, and releases.
+"""Declare the tables of ``state.sqlite``: runs, batches, parts, dataset versions, labels, policies and releases.
 
 ``release_audit`` only grows: triggers refuse to change or delete its rows, and each row has the hash of the one before
 it (`catalog.audit`), so that a change made without SQLite is found.

@@ -101,8 +101,8 @@ def _line(text: str) -> str:
     return f"Near: {found[1].strip()}" if found else ""
 
 
-# Characters of a statement. From twice as many on, nested ones overflow the stack of DuckDB's parser, which ends the
-# process. Lists of ids are flat and do not count; hexadecimal, they hide nothing whatever quotes surround them.
+# Most characters of a statement. Nested statements of twice this length overflow the stack of DuckDB's parser, which
+# ends the process. Lists of ids are flat and do not count; hexadecimal ids cannot contain SQL.
 LONGEST, LONGEST_WITH_IDS = 100_000, 32_000_000
 _ID = "'[0-9a-f]{16,64}'"
 _IDS = re.compile(rf"\bIN\s*\(\s*{_ID}(?:\s*,\s*{_ID})*\s*\)", re.IGNORECASE)
@@ -114,7 +114,7 @@ _NODES = {
     *("PIVOT", "SHOW_REF"),
     *("ORDER_MODIFIER", "LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER", "DISTINCT_MODIFIER"),
     *("ORDER_DEFAULT", "ASCENDING", "DESCENDING"),
-    # What a type in a cast, or a value, is described by.
+    # Descriptions of the type of a cast or of a value.
     *("GENERIC_TYPE_INFO", "DECIMAL_TYPE_INFO", "STRING_TYPE_INFO", "LIST_TYPE_INFO", "STRUCT_TYPE_INFO"),
     *("ENUM_TYPE_INFO", "ARRAY_TYPE_INFO", "ANY_TYPE_INFO", "INTEGER_LITERAL_TYPE_INFO", "USER_TYPE_INFO"),
 }
@@ -123,12 +123,12 @@ _EXPRESSIONS = {
     *("FUNCTION", "LAMBDA", "LAMBDA_REF", "OPERATOR", "PARAMETER", "POSITIONAL_REFERENCE", "STAR", "SUBQUERY", "TYPE"),
     "WINDOW",
 }
-# Functions that give tables, and read none of a file, a setting or a name in a text.
+# Functions that return tables, and read no file, no setting and no table named in a text.
 TABLE_FUNCTIONS = {
     *("unnest", "range", "generate_series", "repeat", "repeat_row", "json_each", "json_tree"),
     *("duckdb_columns", "duckdb_functions", "duckdb_keywords", "duckdb_tables", "duckdb_types", "duckdb_views"),
 }
-# Functions that change something, wait, run a text as SQL, or tell of settings, of the process or of other statements.
+# Functions that change something, wait, run a text as SQL, or return data on settings, the process or other statements.
 REFUSED_FUNCTIONS = {
     *("current_setting", "getenv", "getvariable", "current_query", "in_search_path", "set_config", "pg_conf_load_time"),
     *("nextval", "currval", "setval", "setseed", "write_log", "sleep_ms", "pg_sleep", "get_block_size"),
@@ -146,7 +146,7 @@ def require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Check that SQL is one statement that only reads views of the catalog.
 
     Raises:
-        InputError: gives the number of statements, or what the statement does or reads instead.
+        InputError: not one statement, or one that does more than read views; the message names the reason.
         UnknownNameError: it names a table that is neither a view nor defined in the statement.
     """
     _require_readable(sql)

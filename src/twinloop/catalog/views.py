@@ -43,7 +43,7 @@ FAULT_VIEWS = {
 
 
 LABEL_VIEWS = {
-    # The labels of episodes that hold now: the newest statement of each author on each kind.
+    # The current labels of episodes: the newest statement of each author on each kind.
     "labels": """
         SELECT episode_id, kind, value,
             CASE WHEN starts_with(kind, 'number/') THEN TRY_CAST(value AS DOUBLE) END AS number,
@@ -97,7 +97,7 @@ DATASET_VIEWS = {
         SELECT d.name, d.version, l.hash, l.episode_id FROM dataset_lists l JOIN datasets d USING (hash)""",
 }
 LINEAGE_VIEWS = {
-    # Each episode that was made from others, and every one of those, in any number of steps.
+    # Each episode that was derived from others, with all its ancestors over any number of steps.
     "descent": """
         WITH RECURSIVE made AS (
             SELECT DISTINCT episode_id, unnest(parents) AS ancestor FROM places WHERE len(parents) > 0
@@ -105,7 +105,7 @@ LINEAGE_VIEWS = {
             SELECT episode_id, ancestor FROM made
             UNION SELECT up.episode_id, made.ancestor FROM up JOIN made ON made.episode_id = up.ancestor
         ) SELECT episode_id, ancestor FROM up WHERE episode_id <> ancestor""",
-    # Each policy and those that its training went on from, itself among them.
+    # Each policy with itself and all policies from which its training continued.
     "policy_bases": """
         WITH RECURSIVE up AS (
             SELECT policy, policy AS base FROM policies
@@ -132,12 +132,12 @@ LATEST: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "latest_evaluations": ("evaluations", ("policy", "suite")),
 }
 
-# Views that are made of others, as SQL, each after those it is made of.
+# Views over other views, as SQL; each comes after the views that it uses.
 DERIVED: Mapping[str, str] = {**DATASET_VIEWS, **LINEAGE_VIEWS, **LABEL_VIEWS, **FAULT_VIEWS}
 
-# Names under which the parts of a table are shown as they are.
+# Views that show all rows of a table's parts, by view name.
 PART_VIEWS = {"score_history" if name == "scores" else name: name for name in TABLES if name != EPISODES.name}
-MADE = ("episodes", "places", LISTS)  # put together by the catalog
+MADE = ("episodes", "places", LISTS)  # built by the catalog
 FRAME_VIEWS = ("frames", "contacts")
 NAMES = tuple(sorted({*MADE, *PART_VIEWS, *LATEST, *STATE_TABLES, *DERIVED, *FRAME_VIEWS}))
 
@@ -159,7 +159,7 @@ def latest_sql(source: str, key: Iterable[str]) -> str:
 
 
 def named(sql: str) -> set[str]:
-    """Return the views that a statement may use, and all views that these are made of; may include unused ones."""
+    """Return the views that a statement may use, and all views that these are built from; may include unused ones."""
     return _with_needs(_words(sql))
 
 

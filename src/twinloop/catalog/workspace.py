@@ -1,4 +1,4 @@
-"""The workspace: one folder of plain files with the whole state of a project."""
+"""Create, open and query a workspace: one folder of plain files with the whole state of a project."""
 
 from __future__ import annotations
 
@@ -100,8 +100,8 @@ class Workspace:
         for path_in_it, text in (files or {}).items():
             write_text(root / path_in_it, text)
         text = yaml.safe_dump({"schema": 1, "name": name or root.name, "twin": twin}, sort_keys=False)
-        write_text(root / FILE, text)  # last: a folder that has it is a whole workspace
-        approve_if_possible(root, how="init")  # code that its own files name counts as named by the user
+        write_text(root / FILE, text)  # written last: a folder with this file is a complete workspace
+        approve_if_possible(root, how="init")  # code that its own files name may run, as if the user named it
         return cls(root)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""Checks of a twin before it is used."""
+"""Check a twin before it is used."""
 
 from twinloop.checks.report import CheckOutcome, CheckReport
 from twinloop.checks.run import CHECKS, run_checks

@@ -186,7 +186,7 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
 
 
 def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
-    """Whether the object touches the robot and no other body."""
+    """Return whether the object touches the robot and no other body."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
     touching = bodies[(bodies == hand.body).any(axis=1)]

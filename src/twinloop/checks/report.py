@@ -1,4 +1,4 @@
-"""Results of checks: a metric with its limit, or the reason why a check was skipped."""
+"""Define results of checks: a metric with its limit, or the reason why a check was skipped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class CheckOutcome:
         detail: str = "",
         figures: Mapping[str, float] | None = None,
     ) -> CheckOutcome:
-        """Pass if the figure is at most the limit; a figure that is not a number fails."""
+        """Return an outcome that passes if the metric is at most the limit; NaN fails."""
         status: Status = "pass" if figure <= limit else "fail"
         return cls(
             name=name, status=status, unit=unit, figure=float(figure), limit=limit, detail=detail, figures=figures
@@ -62,7 +62,7 @@ class CheckOutcome:
         return f"{self.status:4} {self.name}: {measured} (limit {self.limit:g}). {self.detail}".rstrip()
 
     def to_json(self) -> dict[str, Any]:
-        """Return a JSON-compatible dictionary; a figure that is not finite becomes a string, which JSON can store."""
+        """Return a JSON-compatible dictionary; a metric that is not finite becomes a string."""
         return {
             "name": self.name,
             "status": self.status,
@@ -76,7 +76,7 @@ class CheckOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckReport:
-    """All checks of one twin, in the order in which they were made."""
+    """All checks of one twin, in the order of execution."""
 
     twin: str
     checks: tuple[CheckOutcome, ...]

@@ -24,7 +24,7 @@ from twinloop.twin import Twin
 from twinloop.twin.compiling import solver_settings
 
 HOLD_S = 0.5  # every second world holds each random command this long, the others for one control period
-_GRACE_S = 2.0  # a parameter alone may break a world later than together with others; our choice
+_GRACE_S = 2.0  # with one parameter a world may diverge later than with all of them; our choice
 _NAMED = 3  # parameters named in the message
 TOSS_SPEED = 2.0  # m/s; and four times that in rad/s: the faster of the published cube tosses
 
@@ -107,7 +107,7 @@ def _tossed(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: i
 # Rounding separates a correct pair by up to 1.2e-7 (measured: 30 cubes in a heap with elliptic cones; 1e-11 with
 # pyramidal ones). The fault of MuJoCo 4.0.0 separated them by 0.4 to 7 in each of 24 branched models.
 DIFFERENCE_LIMIT = 1e-4
-_COMPARED_S, _COMPARED, _SEED = 2.0, 4, 0  # how long worlds move, how many, and under which commands; our choice
+_COMPARED_S, _COMPARED, _SEED = 2.0, 4, 0  # duration, number of worlds, and seed of commands; our choice
 _TURN = 2.0  # rad or m; our choice: enough for the links of a tree to reach each other
 
 

@@ -19,7 +19,7 @@ from twinloop.workflows.run.remember import Record
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
 
-_PIPED = 120  # columns if the width is not known: tables of parameters do not fit in 80
+_PIPED = 120  # columns if the width is unknown: tables of parameters do not fit in 80
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,7 @@ class Command:
         workflow: ``module:function``, imported on use. It gets the request and a console, and returns the metrics, with
             an exit code if that is not 0.
         record: what a workspace records of a run. ``measures``: its metrics. ``makes``: also the datasets that it
-            wrote.
-            ``stores``: only the hashes of its files, because the workflow records the rest itself.
+            wrote. ``stores``: only the hashes of its files, because the workflow records the rest itself.
         example: example command line for the help.
         resumable: returns whether a stopped run can be continued with ``--resume``; None if there is no such flag.
     """
@@ -90,7 +89,7 @@ class Group:
 
 def union(commands: Sequence[Command | Group]) -> Any:
     """Return the union type of the requests of commands, from which the parser chooses."""
-    return Union[  # noqa: UP007 - as many as there are
+    return Union[  # noqa: UP007 - their number varies
         tuple(
             Annotated[one.request, tyro.conf.subcommand(one.name, prefix_name=False, description=one.description)]
             for one in commands

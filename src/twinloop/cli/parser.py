@@ -7,7 +7,7 @@ import io
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import chain
 from types import NoneType, UnionType
 from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
@@ -22,6 +22,7 @@ from twinloop.core.redaction import redacted_words
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # frames that the parser draws around messages
+_FLAG_IN_HELP = re.compile(r"(?m)^\W*(--[a-z][\w-]*)")
 _HELP = ("-h", "--help")
 _GENERAL = (
     "  -h, --help   show this help",
@@ -117,15 +118,15 @@ class Program:
             if for_programs:
                 print(visible(dumps({"error": "UsageError", "message": str(error)})))
             raise SystemExit(InputError.exit_code) from None
-        if safe == words and not for_programs:
-            return self._parsed(words)
         heard = io.StringIO()
         try:
             with contextlib.redirect_stderr(heard):
                 return self._parsed(words)
         except SystemExit as end:
             text = heard.getvalue() if safe == words else self._complaint(safe)
-            sys.stderr.write(text)
+            if end.code:
+                text = self._unknown_flag(safe) or text
+            sys.stderr.write(visible(text))
             if end.code and for_programs:
                 message = " ".join(_FRAME.sub(" ", text).split())
                 print(visible(dumps({"error": "UsageError", "message": message})))
@@ -145,10 +146,18 @@ class Program:
         return made
 
     def _parsed(self, words: Sequence[str]) -> tuple[Command, Any]:
+        given = self.joined(with_default(words, self.commands))
+        command, names = self._command(given)
+        if command is not None:  # alone, so that help and messages are of its own flags
+            prog = " ".join([self.name, *given[:names]])
+            text = command.description
+            return command, tyro.cli(
+                command.request, prog=prog, args=given[names:], description=text, config=_STYLE, registry=_REGISTRY
+            )
         made: Any = tyro.cli(
             union(self.commands),
             prog=self.name,
-            args=self.joined(with_default(words, self.commands)),
+            args=given,
             description=self.description,
             config=_STYLE,
             registry=_REGISTRY,
@@ -156,6 +165,33 @@ class Program:
         request = getattr(made, "action", made)
         every = (one for named in self.commands for one in (named.commands if isinstance(named, Group) else (named,)))
         return next(one for one in every if one.request is type(request)), request
+
+    def _command(self, words: Sequence[str]) -> tuple[Command | None, int]:
+        """Return the command that the first words name, and their number; None if they name a group or nothing."""
+        named = next((one for one in self.commands if words[:1] == [one.name]), None)
+        if not isinstance(named, Group):
+            return named, 1
+        return next((one for one in named.commands if words[1:2] == [one.name]), None), 2
+
+    def _unknown_flag(self, words: Sequence[str]) -> str:
+        """Return a message that names the first flag that the command does not have; "" if it has all of them."""
+        given = with_default(words, self.commands)
+        command, names = self._command(given)
+        if command is None:
+            return ""
+        shown, where = io.StringIO(), " ".join([self.name, *given[:names]])
+        with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
+            self._parsed([*given[:names], "--help"])
+        existing = {*_HELP, *_FLAG_IN_HELP.findall(shown.getvalue())}
+        unknown = next((f for f in map(_flag, given) if f.startswith("--") and f[2:] and f not in existing), None)
+        if unknown is None:
+            return ""
+        alone = unknown[2:].replace("-", "_")
+        if alone in {one.name for one in fields(command.request)}:
+            text = f"{alone.upper()} has no flag in {where}: write its value alone."
+        else:
+            text = f"{UnknownNameError('option', unknown, existing, where=where)}"
+        return f"{self.name}: {text} See `{where} --help`.\n"
 
     def _complaint(self, words: Sequence[str]) -> str:
         """Return the parser's message for words without credentials.

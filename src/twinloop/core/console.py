@@ -18,7 +18,7 @@ from rich.text import Text
 
 from twinloop.core.redaction import redacted
 
-# Control characters but tab and line feed; marks that turn the direction of writing; halves of characters.
+# Control characters except tab and line feed; marks that change the direction of text; unpaired surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 

@@ -1,4 +1,4 @@
-"""The contract of a policy (joints with units, rate, trackers, cameras), and the comparison of two contracts."""
+"""Define the contract of a policy (joints with units, rate, trackers, cameras), and compare two contracts."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Contract(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Contract:
-        """Invert `to_json`."""
+        """Create the object from the dictionary that `to_json` returns."""
         return cls(
             robot_type=value["robot_type"],
             control_hz=float(value["control_hz"]),

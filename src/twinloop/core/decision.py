@@ -1,4 +1,4 @@
-"""The decision of a gate about a candidate: every rule with its verdict, reason and evidence."""
+"""Define the decision of a gate about a candidate: every rule with its verdict, reason and evidence."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Verdict = Literal["yes", "no", "missing", "waived", "none"]
 class RuleVerdict(JsonRecord):
     """The verdict of one rule.
 
-    ``verdict`` is ``yes``, ``no``, ``missing`` (the evidence does not suffice, which refuses as a no does), ``waived``
+    ``verdict`` is ``yes``, ``no``, ``missing`` (the evidence does not suffice; it refuses like ``no``), ``waived``
     (a person removed the rule), or ``none`` (the rule does not apply: no champion yet, no trials on a robot). ``asked``
     is a sentence on the required evidence, ``reason`` a sentence on the evidence found, and ``evidence`` holds the
     metrics.
@@ -31,7 +31,7 @@ class RuleVerdict(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether the rule lets the candidate pass."""
+        """True if the rule lets the candidate pass."""
         return self.verdict in ("yes", "waived", "none")
 
     def line(self) -> str:
@@ -68,12 +68,12 @@ class GateDecision(JsonRecord):
 
     @property
     def passed(self) -> bool:
-        """Whether no rule refused, and at least one passed with yes."""
+        """True if no rule refused and at least one has the verdict ``yes``."""
         return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
 
     @property
     def looked(self) -> bool:
-        """Whether any rule was tested on the trials; False if the evidence was refused before."""
+        """True if any rule was tested on the trials; False if the evidence was refused before."""
         return any(rule.rule != "evidence" for rule in self.rules)
 
     @property
@@ -110,7 +110,7 @@ class GateDecision(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> GateDecision:
-        """Invert `to_json`.
+        """Create the object from the dictionary that `to_json` returns.
 
         Raises:
             InputError: the value does not have the form that `to_json` writes.

@@ -1,4 +1,4 @@
-"""The identified distribution: estimates of parameters with their uncertainty, from which later steps draw."""
+"""Define the identified distribution: estimates of parameters with their uncertainty, from which later steps draw."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ResidualNoise(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ResidualNoise:
-        """Invert `to_json`."""
+        """Create the object from the dictionary that `to_json` returns."""
         return cls(
             channels=tuple(value["channels"]),
             units=tuple(value["units"]),
@@ -92,7 +92,7 @@ class RangeCalibration(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> RangeCalibration:
-        """Invert `to_json`."""
+        """Create the object from the dictionary that `to_json` returns."""
         return cls(
             kappa=float(value["kappa"]),
             status=value["status"],
@@ -172,7 +172,7 @@ class ParamDistribution(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
-        """Invert `to_json`.
+        """Create the object from the dictionary that `to_json` returns.
 
         Raises:
             InputError: a key is missing or a value does not have the form that `to_json` writes; names it.

@@ -35,7 +35,7 @@ MOST_JSON_CONTAINERS = 500_000
 MOST_JSON_VALUES = 3_000_000
 # Most pixels of an image: 8192 × 8192. Decoding takes up to 8 bytes of memory for each.
 MOST_PIXELS = 1 << 26
-# Most levels of nesting, of both. Hand-written files have about 6; Python's own limit is near 1000.
+# Most levels of nesting in JSON and YAML. Hand-written files have about 6; Python's own limit is near 1000.
 MOST_DEPTH = 64
 # Most characters of a number: more than the 64 bits of a binary one or the 309 digits of the largest float.
 LONGEST_NUMBER = 400

@@ -1,6 +1,6 @@
-"""Table of known faults of the physics engine: versions, required solver settings, effect, and source.
+"""List the known faults of the physics engine: versions, required solver settings, effect, and source.
 
-It is the only such table. The compiler of twins, ``twin check``, ``twin show``, ``doctor`` and the catalog's view
+It is the only such list. The compiler of twins, ``twin check``, ``twin show``, ``doctor`` and the catalog's view
 ``engine_faults`` read it.
 """
 

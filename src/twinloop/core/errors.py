@@ -1,4 +1,4 @@
-"""Error classes; every message names the invalid input, the existing choices, and the next step."""
+"""Define the error classes; every message names the invalid input, the existing choices, and the next step."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class BoundsError(InputError):
 
 
 class UnitsError(InputError):
-    """A quantity without a unit, or with a unit that does not fit; the message asks the user for the unit."""
+    """A quantity without a unit, or with a unit that does not fit; the message requests a valid unit."""
 
 
 class LogError(InputError):

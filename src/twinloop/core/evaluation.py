@@ -1,4 +1,4 @@
-"""An evaluation: the trials of one policy in one suite, simulated or real, with their declared table schema.
+"""Store an evaluation: the trials of one policy in one suite, simulated or real, with their declared table schema.
 
 A table of trials is converted to exactly the columns of the schema, in its order and types, or refused with a reason.
 """
@@ -89,7 +89,7 @@ class Evaluation:
         return sha256_bytes("\0".join(facts).encode(), sink.getvalue().to_pybytes())
 
     def counts(self) -> tuple[int, int]:
-        """Numbers of successes and trials; an invalid trial counts as a failure."""
+        """Return the numbers of successes and trials; an invalid trial counts as a failure."""
         won = np.asarray(self.trials["success"]) & np.asarray(self.trials["valid"])
         return int(won.sum()), len(self)
 

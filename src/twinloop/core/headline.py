@@ -1,4 +1,4 @@
-"""Headline metrics of a measurement by name, which programs can watch without knowledge of the measurement."""
+"""Define headline metrics: named results that programs can watch without knowledge of the measurement."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HeadlineMetric:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> HeadlineMetric:
-        """Invert `to_json`.
+        """Create the object from the dictionary that `to_json` returns.
 
         Raises:
             InputError: the value does not have the form that `to_json` writes.
@@ -58,7 +58,7 @@ class HeadlineMetric:
 
 
 def path_word(text: str) -> str:
-    """Return a word for the name of a metric, without spaces and signs that conditions use."""
+    """Return a metric's name with each run of spaces and of the signs <, =, > replaced by an underscore."""
     return re.sub(r"[\s<>=]+", "_", text.strip())
 
 

@@ -1,4 +1,4 @@
-"""Pinhole camera between points and pixels, and the sRGB curve between pixel values and linear light."""
+"""Convert between points and pixels of a pinhole camera, and between sRGB pixel values and linear light."""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class Intrinsics(JsonRecord):
 
 
 def linear_of(display: ArrayLike) -> NDArray[np.float64]:
-    """Convert display values to linear light, 1 for white; values beyond [0, 1] are not clipped."""
+    """Convert sRGB display values to linear light, both 1 for white; values outside [0, 1] are not clipped."""
     value = np.asarray(display, dtype=np.float64)
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
 def display_of(linear: NDArray[Any]) -> NDArray[Any]:
-    """Convert linear light from 0 to display values of the same type, 1 for white."""
+    """Convert nonnegative linear light to sRGB display values of the same type, both 1 for white."""
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)

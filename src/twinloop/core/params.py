@@ -1,4 +1,4 @@
-"""Parameter values of many worlds, and the seeds of random events within them."""
+"""Store parameter values of many worlds, and the seeds of random events within them."""
 
 from __future__ import annotations
 

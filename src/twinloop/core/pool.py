@@ -77,7 +77,7 @@ class LocalProcesses:
         self._pool: ProcessPoolExecutor | None = None
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """See `WorkEngine`."""
+        """Yield every item with its result, in order; with one worker, everything runs in this process."""
         if not self.elsewhere:
             for item in items:
                 yield item, function(item)
@@ -156,7 +156,7 @@ TRIES = 2
 
 @dataclass(frozen=True, kw_only=True)
 class LostItem:
-    """An item that crashed every process: how the last one ended, and its last report (or None)."""
+    """An item that crashed every process: a description of the last crash, and its last report (or None)."""
 
     how: str
     reported: Any
@@ -220,7 +220,7 @@ class _Worker:
             return  # the process has already ended; reading the pipe reports it
 
     def message(self) -> tuple[str, Any]:
-        """Return its next message; after its end, a message that it ended."""
+        """Return the next message of the process; after its end, ``("ended", description)``."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):

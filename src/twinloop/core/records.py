@@ -1,4 +1,4 @@
-"""Records shared by all packages: episodes, signals, provenance, embeddings. Their arrays are read-only copies."""
+"""Define the records shared by all packages: episodes, signals, provenance, embeddings, with read-only arrays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def freeze_fields(record: object, *names: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class LoggedSignal:
-    """Another signal of a log: ``values`` ``(T, k)`` in SI at its own times ``(T,)`` in s, one name per column.
+    """A further signal of a log: ``values`` ``(T, k)`` in SI at its own times ``(T,)`` in s, one name per column.
 
     ``unit`` is one unit for all columns, or "" if they differ (a pose: m and the quaternion wxyz).
     """
@@ -200,7 +200,7 @@ class Provenance(JsonRecord):
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Provenance:
-        """Invert `to_json`; reads all schema versions up to the present one."""
+        """Create the record from the dictionary that `to_json` returned, in this or an earlier schema version."""
         fields = {key: item for key, item in value.items() if key != "schema"}
         fields["seed_path"] = tuple(fields["seed_path"])
         fields["parents"] = tuple(fields["parents"])

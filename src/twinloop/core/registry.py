@@ -111,7 +111,7 @@ class Registry(Mapping[str, T]):
                 f"The {self.kind} {entry.name} needs a package that is not installed ({error}).",
                 remedy=f"pip install {wanted}",
             ) from error
-        except Exception as error:  # whatever an installed package raises, it is the package that is wrong
+        except Exception as error:  # any error is reported as a fault of the installed package
             if entry.dist is None:
                 raise
             raise InputError(

@@ -1,4 +1,4 @@
-"""Scored trials of policies, real or simulated: the input of every comparison of policies and domains."""
+"""Store scored trials of policies, real or simulated: the input of every comparison of policies and domains."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ class Trials(JsonRecord):
 
     @property
     def tells_success(self) -> bool:
-        """Whether every trial has an outcome."""
+        """True if every trial has an outcome."""
         return None not in self.success
 
     def counts(self) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Units: SI inside the program, the user's units in files, and the map between them that is stored with the data."""
+"""Convert units: SI inside the program, the user's units in files, and a map between them stored with the data."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class JointUnit:
 
     @property
     def known(self) -> bool:
-        """Whether the log determines the conversion to radians or metres."""
+        """True if the log determines the conversion to radians or metres."""
         return self.scale is not None and self.offset is not None
 
 
@@ -76,7 +76,7 @@ class UnitMap(JsonRecord):
 
     @property
     def known(self) -> bool:
-        """Whether every column has a map to SI."""
+        """True if the conversion to rad or m is known for every column."""
         return all(unit.known for unit in self.joints)
 
     def to_si(self, values: ArrayLike) -> NDArray[np.float64]:
@@ -91,7 +91,7 @@ class UnitMap(JsonRecord):
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> UnitMap:
-        """Invert `to_json`."""
+        """Create the object from the dictionary that `to_json` returns."""
         return cls(joints=tuple(JointUnit(**row) for row in value["joints"]), source=value["source"])
 
     def _coefficients(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -135,10 +135,10 @@ def unit_map_from_ranges(joints: Sequence[str], ranges: ArrayLike, units: Sequen
 
 
 def require_joints(wanted: Sequence[str], present: Sequence[str], *, where: str) -> list[int]:
-    """Return the column of each wanted joint among the present ones.
+    """Return the column of each required joint.
 
     Raises:
-        LogError: a wanted joint is missing; names it and the present joints.
+        LogError: a required joint is missing; names it and the present joints.
     """
     missing = [joint for joint in wanted if joint not in present]
     if missing:

@@ -36,7 +36,7 @@ def load_yaml(path: Path) -> Any:
 
 
 def parse_yaml(text: str, *, where: str) -> Any:
-    """Parse a YAML text: mappings with text keys, lists, text, numbers, truth values and None.
+    """Parse a YAML text: mappings with text keys, lists, text, numbers, booleans and None.
 
     A date stays text. An alias gives the same value as its anchor.
 

@@ -1,1 +1,1 @@
-"""Judge and plan data: quality scores with reasons, coverage of real data, and holes to fill."""
+"""Score the quality of episodes with reasons, measure the coverage of real data, and plan data for its holes."""

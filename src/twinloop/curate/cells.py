@@ -166,8 +166,8 @@ def _bernoulli(cases: Array, total: Array) -> Array:
         return share + np.where(other > 0, other * np.log(other / total), 0.0)
 
 
-CELLS = 8  # parts of an axis: 24 episodes a cell of 192, whose success rate has an interval of ± 0.2 at most
-PAIR_CELLS = 4  # parts of each axis of a pair: 12 episodes a cell of 192, so that an empty one is not of chance
+CELLS = 8  # parts of an axis: with 192 episodes 24 per cell, whose success rate has an interval of at most ± 0.2
+PAIR_CELLS = 4  # parts of each axis of a pair: with 192 episodes 12 per cell, so that none is empty by chance
 _LEVEL = 0.95
 
 

@@ -31,9 +31,9 @@ _NO_FIGURES = (
 
 
 def source_hashes(kind: type) -> dict[str, str]:
-    """Return SHA-256 by file name: for a built-in class all files of its package folder and the modules they import.
+    """Return the SHA-256 of the source files that a check's values depend on, by file name.
 
-    For a class in a user's own file: that file and its imports from twinloop.
+    They are the files of a built-in class's package, or the user's own file, and the modules that these import.
     """
     file = Path(inspect.getfile(kind)).resolve()
     ours = _ROOM in file.parents and file.parent != _ROOM
@@ -113,7 +113,7 @@ class EpisodeCheck(Protocol):
         ...
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterable[CheckScore]:
-        """Return scores of all recordings; the check may compare recordings with each other."""
+        """Return the scores of all recordings; the check may compare recordings with each other."""
         ...
 
 
@@ -168,7 +168,7 @@ class MeasuringCheck(ABC):
         """Yield scores of all episodes from their measured values."""
 
     def measured(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """Return the result of `measure`; if it raises an error, one unknown value with the reason.
+        """Return the result of `measure`; if it raises an error, return one unknown value with the reason.
 
         A built-in check that does not apply raises an error other than `DatasetError`. Any error of a user's check
         makes the episode unreadable.
@@ -182,7 +182,7 @@ class MeasuringCheck(ABC):
             return [Measurement(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
-        """See `EpisodeCheck`."""
+        """Measure every recording, then judge all measured values."""
         return self.judge(recordings, [self.measured(recording) for recording in recordings])
 
     def of(
@@ -194,7 +194,7 @@ class MeasuringCheck(ABC):
         limit: float | None = None,
         reason: str = "",
     ) -> CheckScore:
-        """Make a score of a measured value; ``reason`` is by default the text of the measurement."""
+        """Return the score of a measured value; ``reason`` is by default the text of the measurement."""
         return CheckScore(
             episode_id=recording.episode_id,
             check=self.name,

@@ -49,7 +49,7 @@ class ClipRows:
 
     @property
     def weight(self) -> Array:
-        """Mass of each clip ``(n,)``: episodes have equal weight, whatever their length; the sum is 1."""
+        """Mass of each clip ``(n,)``: all episodes have equal weight, also if their lengths differ; the sum is 1."""
         count = np.bincount(self.episode, minlength=len(self.success))
         return 1.0 / (count[self.episode] * np.count_nonzero(count))
 
@@ -70,12 +70,12 @@ class RealCoverage:
 
     @property
     def ratio(self) -> Array:
-        """``nearest`` divided by ``own``; above 1 the clip is uncovered."""
+        """``nearest`` divided by ``own``, ``(nreal,)``; a clip with a ratio above 1 is uncovered."""
         return self.nearest / np.maximum(self.own, np.finfo(np.float64).tiny)
 
     @property
     def uncovered(self) -> NDArray[np.bool_]:
-        """Real clips without a simulated clip within their own neighbour distance."""
+        """Mask ``(nreal,)`` of the real clips without a simulated clip within their own neighbour distance."""
         return self.nearest > self.own
 
     def to_json(self) -> dict[str, Any]:
@@ -148,7 +148,7 @@ def nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
 
 
 def headlines_of(measured: RealCoverage) -> list[HeadlineMetric]:
-    """Return the metrics for conditions and the history."""
+    """Return recall, coverage, precision and density as headline metrics."""
     meanings = {
         "recall": "share of real clips within the neighbourhood of a simulated clip",
         "coverage": "share of real clips with a simulated one within their own neighbour distance",
@@ -183,9 +183,9 @@ class CoverageHole(JsonRecord):
     """A region of real data that simulation does not cover.
 
     ``clips`` are rows of real clips, the central one first. ``mass`` is the hole's share of the real data, ``episodes``
-    its number of episodes. ``distance`` is the median of the clips' distances to the nearest simulated clip, in units
-    of their own neighbour distance. ``failure`` is the failure rate of its ``judged`` episodes with known outcome, NaN
-    without any. ``weight`` ranks holes: mass × (1 + failure weight × failure rate).
+    its number of episodes. ``distance`` is the median of the clips' distances to the nearest simulated clip, divided
+    by the clip's own neighbour distance. ``failure`` is the failure rate of its ``judged`` episodes with known outcome,
+    NaN without any. ``weight`` ranks holes: mass × (1 + failure weight × failure rate).
     """
 
     clips: NDArray[np.int64]
@@ -200,7 +200,7 @@ class CoverageHole(JsonRecord):
 def find_holes(
     real: ClipRows, measured: RealCoverage, *, failure_weight: float = FAILURE_WEIGHT
 ) -> tuple[CoverageHole, ...]:
-    """Return the holes, the largest weight first.
+    """Group the uncovered real clips into holes; return the hole with the largest weight first.
 
     Args:
         real: real clips.

@@ -15,7 +15,7 @@ from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck, Verdi
 from twinloop.curate.recording import RecordedEpisode
 
 LEAST = 8  # episodes needed to estimate usual values: the spread of fewer is unreliable
-_NORMAL = 1.4826  # median absolute deviation of a normal distribution, inverted: its standard deviation
+_NORMAL = 1.4826  # standard deviation of a normal distribution, divided by its median absolute deviation
 _LEAST_PART = 1e-3  # of the median: smaller values are replaced by this before taking logarithms
 _QUARTILE = 0.6745  # of a standard deviation: the upper quartile of a normal distribution
 
@@ -29,7 +29,7 @@ class MetricLimit:
     source: str
 
     def verdict(self, figure: float) -> Literal["good", "suspect", "bad"]:
-        """Return ``good``, ``suspect`` or ``bad``."""
+        """Return the verdict of a value."""
         return "bad" if figure > self.bad else "suspect" if figure > self.value else "good"
 
 
@@ -122,7 +122,7 @@ class UsualLimitCheck(MeasuringCheck):
     linear: bool = False
 
     def key(self, recording: RecordedEpisode) -> tuple[str, ...]:
-        """Return the key of comparable episodes."""
+        """Return the key of an episode's group; only episodes with equal keys are compared."""
         return recording.group
 
     def judge(
@@ -139,7 +139,7 @@ class UsualLimitCheck(MeasuringCheck):
             yield from shortened([self._judged(recording, row, limits, figures) for row in rows])
 
     def usual(self, figures: Sequence[float]) -> MetricLimit | None:
-        """Return the limit of comparable values."""
+        """Estimate the limit from comparable values; None with too few of them."""
         return usual_limit(
             figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
         )

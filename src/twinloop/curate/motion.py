@@ -11,16 +11,16 @@ from twinloop.curate.recording import RecordedEpisode
 
 Array = NDArray[np.float64]
 
-_STILL = 0.005  # of a joint's own range: encoder noise is below, the step of a slow joint above
-_MOVES = 0.02  # of the widest joint's range: joints with less motion are ignored, if all have one unit
+_STILL = 0.005  # share of a joint's range: above encoder noise, below the step of a slow joint
+_MOVES = 0.02  # share of the widest joint's range: joints with less motion are ignored
 
 
 @dataclass(frozen=True, kw_only=True)
 class NormalizedMotion:
     """Steps of the joints that move, each divided by its own range in the episode.
 
-    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` are these joints' columns; ``speed`` ``(T
-    − 1,)`` is the largest step; ``dt`` the median time step in s.
+    ``steps`` ``(T − 1, m)`` from each frame to the next; ``columns`` ``(m,)`` are these joints' columns; ``dt`` is
+    the median time step in s.
     """
 
     steps: Array
@@ -29,17 +29,17 @@ class NormalizedMotion:
 
     @property
     def speed(self) -> Array:
-        """Step of the fastest joint at each frame, 0 without motion."""
+        """Step of the fastest joint after each frame, ``(T − 1,)``; 0 without motion."""
         return np.abs(self.steps).max(axis=1, initial=0.0)
 
     @property
     def moving(self) -> NDArray[np.bool_]:
-        """Frames between which some joint moves, ``(T − 1,)``."""
+        """Mask of the steps in which some joint moves, ``(T − 1,)``."""
         return self.speed > _STILL
 
     @property
     def brisk(self) -> NDArray[np.bool_]:
-        """Frames between which the robot moves at half its usual speed or more, visible to a camera, ``(T − 1,)``."""
+        """Mask of the steps above half the median speed in motion, which a camera can show, ``(T − 1,)``."""
         if not self.moving.any():
             return self.moving
         return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
@@ -78,11 +78,11 @@ def filled(values: Array) -> Array:
 
 
 def runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return first row and end of every run of True."""
+    """Return the first row and the end (exclusive) of every run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
 def longest(true: NDArray[np.bool_]) -> tuple[int, int]:
-    """Return the longest run of True, (0, 0) without any."""
+    """Return the first row and the end (exclusive) of the longest run of True; (0, 0) without any."""
     return max(runs(true), key=lambda run: run[1] - run[0], default=(0, 0))

@@ -59,7 +59,7 @@ class ClipIndex:
     def of(
         cls, rows: NDArray[np.float32], names: Sequence[str], first: NDArray[np.int64], last: NDArray[np.int64]
     ) -> ClipIndex:
-        """Make an index in memory."""
+        """Create an index in memory from rows ``(n, d)`` with their episode ids and frames."""
         rows = np.ascontiguousarray(rows, dtype=np.float32)
         known, episode = np.unique(np.array(names, dtype="S"), return_inverse=True)
         squares = np.einsum("nd,nd->n", rows, rows)

@@ -21,7 +21,7 @@ from twinloop.randomize.plan import Plan
 Array = NDArray[np.float64]
 # With more axes than this, nearest neighbours are meaningless (Beyer et al., ICDT 1999), as in `randomize.emptiness`.
 MOST_AXES = 8
-_END = 1e-3  # the range of a distribution without ends reaches to this probability
+_END = 1e-3  # tail probability at which the range of an unbounded distribution ends
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,7 +114,7 @@ def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: S
 
 
 def places(axes: Sequence[ParameterAxis], rows: Sequence[Mapping[str, float]]) -> Array:
-    """Return points ``(n, len(axes))`` of episodes from their values by name; NaN for a missing value."""
+    """Return the normalized parameter values of episodes, ``(n, len(axes))``; NaN for a missing value."""
     columns = [axis.to_unit(np.array([row.get(axis.name, np.nan) for row in rows], dtype=np.float64)) for axis in axes]
     return np.stack(columns, axis=-1) if columns else np.empty((len(rows), 0))
 

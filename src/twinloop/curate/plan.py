@@ -180,7 +180,7 @@ def _left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array
 
 
 def _terms(u: Array) -> Array:
-    """Return normalized values about the middle of the range, squares and products ``(n, k + k (k + 1) / 2)``."""
+    """Return the terms of a quadratic regression, ``(n, k + k (k + 1) / 2)``: centred values, squares, products."""
     x = u - 0.5
     k = x.shape[1]
     return np.column_stack([x, *(x[:, i] * x[:, j] for i in range(k) for j in range(i, k))])
@@ -239,7 +239,7 @@ def same_names(
 
 
 def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
-    """Return the heaviest targets with a box, without those whose box is inside that of a heavier one."""
+    """Return up to ``most`` targets with a box, the heaviest first, without boxes inside that of a heavier target."""
     kept: list[FillTarget] = []
     for target in sorted(targets, key=lambda target: -target.weight):
         if not target.box or any(_within(target.box, other.box) for other in kept):

@@ -17,7 +17,7 @@ Projection = Literal["pca", "umap"]
 # Components to keep: enough for this share of the variance of standardized columns, but at most this many. The other
 # components hold noise, which whitening would scale up to unit variance (our choice, docs/evidence/scenarios.md).
 SHARE, MOST = 0.95, 32
-_FLAT = 1e-9  # of a column's size: below this a column is constant up to rounding
+_FLAT = 1e-9  # share of a column's largest value; with less spread the column is constant up to rounding
 _UMAP_ROWS = 10_000  # 10,000 rows take 40 s; more take too long for a page
 
 

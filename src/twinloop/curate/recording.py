@@ -135,7 +135,7 @@ class RecordedEpisode:
 
     @property
     def ours(self) -> bool:
-        """Whether twinloop wrote this episode, so that it has provenance."""
+        """True if twinloop wrote this episode; it then has provenance."""
         return self.reader.ours and not self.reader.appended(self.index)
 
     @functools.cached_property
@@ -278,7 +278,7 @@ class RecordedEpisode:
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
     def forget(self) -> None:
-        """Free arrays and shared results; they are computed again when needed."""
+        """Free arrays and shared results; they are read or computed again when needed."""
         self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)
@@ -313,7 +313,7 @@ def open_recordings(
     chosen = range(len(reader)) if indices is None else indices
     made = []
     for place, index in enumerate(chosen):
-        reader.row(index)  # refuses an episode that is not there
+        reader.row(index)  # raises an error if the episode does not exist
         name = "" if episode_ids is None else episode_ids[place]
         recording = RecordedEpisode(reader, index, batch=batch, episode_id=name)
         label = (successes or {}).get(recording.episode_id)

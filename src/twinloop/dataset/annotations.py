@@ -220,7 +220,7 @@ class CameraAnnotations:
 
     @classmethod
     def read(cls, reader: _Reader, index: int, camera: str) -> Self:
-        """Open the annotations of one episode and camera; see `DatasetReader.annotations`."""
+        """Open the annotations of one episode and camera; raises the same errors as `DatasetReader.annotations`."""
         path = reader.path / DOCUMENT
         if not path.is_file():
             raise DatasetError(f"{reader.path} has no annotations. Render it with annotations.")

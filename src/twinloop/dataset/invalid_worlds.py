@@ -1,4 +1,4 @@
-"""Store and read invalid worlds: attempts that diverged, kept in ``twinloop/invalid`` and not among the episodes."""
+"""Store and read invalid worlds: diverged attempts, in ``twinloop/invalid`` and separate from the episodes."""
 
 from __future__ import annotations
 

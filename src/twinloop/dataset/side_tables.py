@@ -133,7 +133,7 @@ def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[s
 
 
 def about(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
-    """Return the schema metadata that describes a table; the writer adds it to every side table."""
+    """Return the schema metadata of a side table: schema version, table name, and the entries of ``text``."""
     return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
 
 

@@ -1,4 +1,4 @@
-"""Store the sensor signals of an episode, and the simulation stored with a log, in a dataset and read them back.
+"""Store the sensor signals of an episode, and the simulation of an imported log, in a dataset, and read them back.
 
 A signal that all episodes have becomes the feature ``observation.NAME`` (``observation.pose.cube``), sampled at the
 frames: orientations by spherical interpolation, switches and throttles held, all others linearly, with the end values

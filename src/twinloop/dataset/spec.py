@@ -138,7 +138,7 @@ class DatasetSpec:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any], *, where: str) -> DatasetSpec:
-        """Invert `to_json`; reads files of all schema versions up to the present one.
+        """Read the dictionary that `to_json` returns, of any schema version up to the current one.
 
         Raises:
             DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.

@@ -51,7 +51,7 @@ class TrialRow(dict[str, str]):
         self.theirs = theirs
 
     def called(self, name: str) -> str:
-        """Return the file's own name of one of our columns."""
+        """Return the file's name of one of our columns."""
         return self.theirs.get(name, name)
 
 

@@ -1,6 +1,6 @@
-"""What a picture looks like in 256 numbers, without anything learned or downloaded.
+"""Encode an image as 256 fixed features, without a learned model.
 
-Six blocks, each divided by a constant so that pictures of two robot scenes are about 1 apart in every one of them:
+There are six blocks. Each is divided by a constant, so that images of two robot scenes differ by about 1 in each block:
 
     colour    36  histograms of L*, a* and b*, 12 bins each, as square roots of shares (Swain & Ballard, "Color
                   indexing", IJCV 7, 1991; the roots make Euclidean distance Hellinger's)
@@ -14,8 +14,8 @@ Six blocks, each divided by a constant so that pictures of two robot scenes are 
     gist      48  energies of 12 Gabor filters, 3 scales of 4 orientations, on a grid of 2 × 2 (Oliva & Torralba,
                   "Modeling the shape of the scene", IJCV 42, 2001)
 
-Texture and spectrum are taken of the pixels as they are delivered, the others of 128 × 128 means, so noise and blur are
-seen and the sizes of what is compared must agree.
+Texture and spectrum are computed from the delivered pixels, so that they change with noise and blur; compared images
+must therefore have the same size. The other blocks are computed from images that are averaged to 128 × 128 pixels.
 """
 
 from __future__ import annotations
@@ -37,36 +37,36 @@ _SIDE = 128
 _LUMA = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709
 # From linear sRGB to XYZ over the white of D65 (IEC 61966-2-1), so that white has L* 100, a* and b* 0.
 _XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
-_BINS, _REACH = 12, ((0.0, 100.0), (-60.0, 60.0), (-60.0, 60.0))  # of L*, a*, b*; beyond lie few surfaces
+_BINS, _REACH = 12, ((0.0, 100.0), (-60.0, 60.0), (-60.0, 60.0))  # ranges of L*, a*, b*: few surfaces are outside
 _BANDS = np.array([0.0, 0.02, 0.04, 0.08, 0.14, 0.22, 0.34, 0.71])  # cycles per pixel
 _WAVELENGTHS, _DIRECTIONS = (4.0, 8.0, 16.0), 4  # Gabor filters at 128 pixels: periods in pixels, orientations
-_SMALLEST = 64  # pixels of a side, so that the lowest band of the spectrum holds a frequency
-_FLAT = 1e-4  # part of the range below which gradients and powers are rounding
-# Root mean square distance between pictures, block by block: so101_tabletop with default randomization, front camera at
-# 240 × 320, 8 pictures of 20 episodes.
+_SMALLEST = 64  # pixels per side: the lowest band of the spectrum then contains a frequency
+_FLAT = 1e-4  # fraction of the range below which gradients and powers are rounding errors
+# Root mean square distance between images, per block: so101_tabletop with default randomization, front camera at
+# 240 × 320 pixels, 8 images of each of 20 episodes.
 _SCALES = {"colour": 1.3, "layout": 120.0, "edges": 0.71, "texture": 0.075, "spectrum": 0.87, "gist": 0.049}
 
 
 class ClassicalEncoder:
-    """The features of this module; ``hash`` is that of its code."""
+    """Image encoder with the fixed features of this module."""
 
     name = "classical"
     dimension = 256
 
     @property
     def hash(self) -> str:
-        """SHA-256 of the formulas as they stand."""
+        """SHA-256 of the source code of this module."""
         return _hash()
 
     def encode(self, pictures: Pictures) -> NDArray[np.float64]:
-        """Features ``(n, 256)`` of pictures ``(n, h, w, 3)``.
+        """Return features ``(n, 256)`` of sRGB images ``(n, h, w, 3)`` uint8.
 
         Raises:
             InputError: a side is shorter than 64 pixels.
         """
         if min(pictures.shape[1:3]) < _SMALLEST:
             raise InputError(
-                f"Pictures of {pictures.shape[2]}x{pictures.shape[1]} are too small for classical features, which need "
+                f"Images of {pictures.shape[2]}x{pictures.shape[1]} are too small for classical features, which need "
                 f"sides of {_SMALLEST} pixels or more. Give larger ones, or another --embedding."
             )
         blocks = features(pictures)
@@ -74,7 +74,7 @@ class ClassicalEncoder:
 
 
 def features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
-    """The blocks by name, ``(n, width)`` each, before they are scaled."""
+    """Return the blocks of features by name, ``(n, width)`` each, not yet scaled, of images ``(n, h, w, 3)``."""
     small = resized(pictures, (_SIDE, _SIDE))
     lab = lab_of(small)
     grey = pictures.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
@@ -91,7 +91,7 @@ def features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
 
 
 def lab_of(pictures: Pictures) -> Array:
-    """CIE L*a*b* (CIE 15:2004) of sRGB pictures, under D65."""
+    """Convert sRGB images ``(…, 3)`` uint8 to CIE L*a*b* (CIE 15:2004) under illuminant D65."""
     xyz = _linear_table()[pictures] @ (_XYZ / _XYZ.sum(axis=1, keepdims=True)).T.astype(np.float32)
     root = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * ((29 / 6) ** 2 / 3) + 4 / 29)
     x, y, z = root[..., 0], root[..., 1], root[..., 2]
@@ -109,7 +109,7 @@ def _hash() -> str:
 
 
 def _histogram(values: Array, low: float, high: float) -> Array:
-    """Square roots of shares ``(n, bins)``; a value is divided between the two bins whose middles it lies between."""
+    """Return histograms ``(n, bins)`` as square roots of shares; a value is divided between the two nearest bins."""
     n, flat = len(values), values.reshape(len(values), -1)
     place = np.clip((flat - low) / (high - low) * _BINS - 0.5, 0, _BINS - 1)
     first = np.minimum(place.astype(np.intp), _BINS - 2)
@@ -121,21 +121,21 @@ def _histogram(values: Array, low: float, high: float) -> Array:
 
 
 def _cells(values: Array, grid: int) -> Array:
-    """Means on a grid, ``(n, grid, grid, …)``, of square pictures ``(n, side, side, …)``."""
+    """Return means over the cells of a grid, ``(n, grid, grid, …)``, of square images ``(n, side, side, …)``."""
     step = values.shape[1] // grid
     parts = values.reshape(len(values), grid, step, grid, step, *values.shape[3:])
     return parts.mean(axis=(2, 4))
 
 
 def _halved(values: Array) -> Array:
-    """Means over 2 × 2 pixels."""
+    """Halve the height and width of images by averaging 2 × 2 pixels."""
     height, width = (side // 2 * 2 for side in values.shape[1:3])
     even = values[:, :height, :width]
     return (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) * np.float32(0.25)
 
 
 def _orientations(values: Array, grid: int, bins: int) -> Array:
-    """Gradient magnitude by cell and orientation (unsigned), as square roots of its shares, ``(n, grid² · bins)``."""
+    """Return gradient magnitude by cell and unsigned orientation, as square roots of shares, ``(n, grid² · bins)``."""
     down, across = np.gradient(values, axis=(1, 2))
     size = np.hypot(down, across)
     turn = (np.arctan2(down, across) / np.pi % 1.0 * bins).astype(np.intp) % bins
@@ -147,7 +147,7 @@ def _orientations(values: Array, grid: int, bins: int) -> Array:
 
 
 def _patterns(grey: Array) -> Array:
-    """Shares ``(n, 10)``, as square roots, of uniform patterns with 0 to 8 brighter neighbours, and of all others."""
+    """Return square roots of the shares ``(n, 10)`` of uniform patterns with 0 to 8 bright neighbours, and others."""
     middle = grey[:, 1:-1, 1:-1]
     around = [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0)]
     code = np.zeros(middle.shape, dtype=np.uint8)
@@ -160,21 +160,21 @@ def _patterns(grey: Array) -> Array:
 
 @cache
 def _uniform() -> NDArray[np.intp]:
-    """Of each code of 8 neighbours: how many are brighter where they lie side by side, else 9."""
+    """Return the class of each code of 8 neighbours, ``(256,)``: the number of brighter ones if contiguous, else 9."""
     bits = np.arange(256)[:, None] >> np.arange(8) & 1
     changes = (bits != np.roll(bits, 1, axis=1)).sum(axis=1)
     return np.where(changes <= 2, bits.sum(axis=1), 9)
 
 
 def _spectrum(grey: Array) -> Array:
-    """Mean log10 power by band of frequency, and the slope of log power over log frequency, ``(n, 8)``."""
+    """Return log10 of the mean power by frequency band, and its slope over log10 frequency, ``(n, 8)``."""
     height, width = grey.shape[1:3]
     window = np.outer(np.hanning(height), np.hanning(width)).astype(np.float32)
     still = (grey - grey.mean(axis=(1, 2), keepdims=True)) * window
     power = np.abs(np.asarray(scipy.fft.rfft2(still))) ** 2 / (window**2).sum()
     frequency = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width))
     band = np.digitize(frequency, _BANDS[1:-1])
-    floor = _FLAT**2  # of a picture of one colour
+    floor = _FLAT**2  # keeps the logarithm finite for an image of one colour
     sums = [power[:, band == b].mean(axis=1) for b in range(len(_BANDS) - 1)]
     levels = np.log10(np.stack(sums, axis=1) + floor)
     middle = np.log10(np.array([frequency[(band == b) & (frequency > 0)].mean() for b in range(len(_BANDS) - 1)]))
@@ -185,7 +185,7 @@ def _spectrum(grey: Array) -> Array:
 
 
 def _gabor_energies(light: Array) -> Array:
-    """Root mean square response of each filter on a grid of 2 × 2, ``(n, 48)``."""
+    """Return the root mean square response of each filter in 2 × 2 cells, ``(n, 48)``."""
     spectrum = np.asarray(scipy.fft.fft2(light - light.mean(axis=(1, 2), keepdims=True)))
     energies = []
     for passed in _gabor_filters():
@@ -196,7 +196,7 @@ def _gabor_energies(light: Array) -> Array:
 
 @cache
 def _gabor_filters() -> Array:
-    """Transfer functions ``(12, 128, 128)``: Gaussians in frequency, an octave wide, on one side of the origin."""
+    """Return transfer functions ``(12, 128, 128)``: Gaussians one octave wide, on one side of the frequency origin."""
     down, across = np.meshgrid(np.fft.fftfreq(_SIDE), np.fft.fftfreq(_SIDE), indexing="ij")
     made = []
     for wavelength in _WAVELENGTHS:

@@ -35,15 +35,15 @@ CLIP_KINDS = (
     "my_file.py:ClipEncoder",
 )
 _PICTURES = ("classical", "onnx", "torch", "policy")
-FRAMES = 4  # pictures of a clip that are looked at, evenly apart: two a second in clips of 2 s (our choice)
+FRAMES = 4  # images per clip, evenly spaced: two per second in clips of 2 s (our choice)
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipBatch:
     """Clips of one episode: ``motion`` in SI or the log's unit, and their frames in the episode.
 
-    ``first`` and ``last`` ``(nclip,)`` are frames of the recorded episode. ``pictures`` reads frames of the episode's
-    camera ``(n, h, w, 3)``; None without a camera.
+    ``first`` and ``last`` ``(nclip,)`` are frame numbers of the recorded episode. ``pictures`` reads the images
+    ``(n, h, w, 3)`` of given frames from the episode's camera; None without a camera.
     """
 
     motion: ClipArrays
@@ -56,25 +56,25 @@ class ClipBatch:
 
 
 class ClipEncoder(Protocol):
-    """An encoder of clips. ``needs`` is its required input: joint positions and commands, or images."""
+    """Protocol of encoders from clips to feature vectors."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name in messages and reports."""
         ...
 
     @property
     def hash(self) -> str:
-        """A text that changes with the numbers."""
+        """Hash that changes if the features change."""
         ...
 
     @property
     def needs(self) -> Literal["motion", "pictures"]:
-        """What a clip must have."""
+        """Required input: joint positions and commands, or images."""
         ...
 
     def encode(self, clips: ClipBatch, /) -> Array:
-        """Numbers ``(nclip, d)``, the same ``d`` for clips of the same channels and length."""
+        """Return features ``(nclip, d)``, the same ``d`` for clips with the same channels and length."""
         ...
 
 
@@ -89,7 +89,7 @@ class ImageClipEncoder:
 
     @property
     def name(self) -> str:
-        """The encoder's."""
+        """Name of the image encoder, after ``pictures:``."""
         return f"pictures:{self.encoder.name}"
 
     @property
@@ -99,11 +99,11 @@ class ImageClipEncoder:
 
     @property
     def hash(self) -> str:
-        """Of the encoder and of how frames are put together."""
+        """Hash of the image encoder and of the summary over frames."""
         return sha256_json({"pictures": self.encoder.hash, "frames": FRAMES, "put together": "mean and sd"})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """Return the features of clips, see `ClipEncoder`.
+        """Return means, then standard deviations, of the image features over each clip, ``(nclip, 2 · dimension)``.
 
         Raises:
             InputError: the clips have no images.
@@ -137,7 +137,7 @@ CLIP_ENCODERS: Registry[Callable[[], ClipEncoder]] = Registry(
 
 
 def open_clip_encoder(reference: str) -> ClipEncoder:
-    """Open an encoder of clips by its name or file.
+    """Open a clip encoder by its name or file.
 
     Args:
         reference: ``trajectory`` (documented features), ``waypoints`` (joint positions along the clip),
@@ -147,8 +147,8 @@ def open_clip_encoder(reference: str) -> ClipEncoder:
 
     Raises:
         UnknownNameError: the name is unknown.
-        InputError: the class lacks a part; the file is missing.
-        MissingDependencyError: the package that runs it is not installed.
+        InputError: the class lacks an attribute; a file is missing.
+        MissingDependencyError: the package that runs the encoder is not installed.
     """
     kind, _, rest = reference.partition(":")
     if kind in _PICTURES and (rest or kind == "classical"):
@@ -161,7 +161,7 @@ def open_clip_encoder(reference: str) -> ClipEncoder:
 
 @dataclass(frozen=True)
 class _UserEncoder:
-    """A user's class, whose numbers are looked at before they are believed."""
+    """A user's clip encoder whose features are checked."""
 
     made: Any
     reference: str
@@ -181,7 +181,7 @@ class _UserEncoder:
     def encode(self, clips: ClipBatch) -> Array:
         try:
             rows = np.asarray(self.made.encode(clips), dtype=np.float64)
-        except Exception as error:  # whatever a user's class raises, it is the class that is wrong
+        except Exception as error:  # any error of a user's class is a fault of that class
             raise InputError(f"{self.reference} fails on {len(clips)} clips: {raised(error)}.") from error
         if rows.ndim != 2 or len(rows) != len(clips) or not np.isfinite(rows).all():
             raise InputError(
@@ -193,9 +193,9 @@ class _UserEncoder:
 def _checked(made: Any, reference: str) -> ClipEncoder:
     lacking = [name for name in ("name", "hash", "needs", "encode") if not hasattr(made, name)]
     if lacking or made.needs not in ("motion", "pictures"):
-        what = f"lacks {', '.join(lacking)}" if lacking else f"says that it needs {made.needs!r}"
+        what = f"lacks {', '.join(lacking)}" if lacking else f"has needs = {made.needs!r}"
         raise InputError(
-            f"{reference} {what}. An encoder of clips has name, hash (a text that changes with its numbers), needs "
+            f"{reference} {what}. An encoder of clips has name, hash (a text that changes if its features do), needs "
             '("motion" or "pictures") and encode(clips: ClipBatch) -> (nclip, d). An encoder of images is named '
             f"pictures:{reference}."
         )
@@ -208,29 +208,29 @@ def space_hash(encoder: ClipEncoder, settings: dict[str, Any]) -> str:
 
 
 Needs = Literal["motion", "pictures"]
-_SECTIONS = 8  # waypoints of a clip: four a second in clips of 2 s, above what an arm's servos pass (our choice)
-# A joint that moves less is held: a degree is the play of a hobby servo's gears, 1 of ±100 likewise (our choice).
+_SECTIONS = 8  # waypoints per clip: 4 Hz in clips of 2 s, above the bandwidth of an arm's servos (our choice)
+# A joint that moves less counts as still: the gears of a hobby servo have a play of 1° or 1 of ±100 (our choice).
 _RESOLUTION = {"rad": 0.02, "m": 0.002, "u": 1.0}
-_KERNELS = 256  # random kernels, two numbers each (our choice: 10,000 in the paper, for classifiers)
+_KERNELS = 256  # random kernels with two features each (our choice; the paper uses 10,000, for classifiers)
 _LENGTHS = (7, 9, 11)  # taps of a kernel (Dempster et al., section 3.1)
 
 
 class TrajectoryEncoder:
-    """The features of `encoders.trajectory` that a clip has by itself: levels, speeds, jerk, bands, tracking."""
+    """Clip encoder with levels, speeds, jerk, frequency bands and tracking errors, see `clip_features`."""
 
     name = "trajectory"
     needs: Needs = "motion"
     hash = sha256_json({"kind": "trajectory", "version": 1})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """See `ClipEncoder`."""
+        """Return the features of the clips' motion, ``(nclip, nfeature)``."""
         return clip_features(clips.motion)[1]
 
 
 class WaypointEncoder:
-    """Where the joints are along the clip: mean positions in 8 equal sections, and the steps from one to the next.
+    """Clip encoder with mean joint positions in 8 equal sections of a clip, and the steps between sections.
 
-    Noise and quantization hardly move it, so real and simulated clips of the same motion lie close together.
+    Noise and quantization change the features little, so that real and simulated clips of one motion have similar ones.
     """
 
     name = "waypoints"
@@ -238,24 +238,24 @@ class WaypointEncoder:
     hash = sha256_json({"kind": "waypoints", "version": 2, "sections": _SECTIONS})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """See `ClipEncoder`: ``(nclip, 9 n)`` for ``n`` channels; the last ``n`` are root mean squares of steps."""
+        """Return features ``(nclip, 9 n)`` of ``n`` channels; the last ``n`` are root mean squares of steps."""
         parts = np.array_split(clips.motion.position, _SECTIONS, axis=1)
         means = np.stack([part.mean(axis=1) for part in parts], axis=1)
         steps = np.sqrt(np.mean(np.diff(means, axis=1) ** 2, axis=1))
         return np.concatenate([means.reshape(len(means), -1), steps], axis=1)
 
     def resolution(self, units: Sequence[str]) -> Array:
-        """What is no motion yet, a number per column: `fit_whitening` does not blow it up."""
+        """Return the spread of each column ``(9 n,)`` that counts as noise, which `fit_whitening` does not scale up."""
         return np.tile([_RESOLUTION[unit] for unit in units], _SECTIONS + 1)
 
 
 @dataclass(frozen=True)
 class ConvolutionEncoder:
-    """Random convolutions: of each kernel the largest value over time and the share of time above zero.
+    """Clip encoder with random convolutions: per kernel the largest value over time and the share of time above zero.
 
     After Dempster, Petitjean & Webb, "ROCKET", Data Mining and Knowledge Discovery 34 (2020): lengths 7, 9 or 11,
-    normal weights without their mean, biases uniform in (−1, 1), dilations log-uniform, padding by chance; each kernel
-    sees a random subset of the channels. Clips are not normalized, because where an arm is matters here.
+    normal weights minus their mean, biases uniform in (−1, 1), log-uniform dilations, padding of half of the kernels;
+    each kernel uses a random subset of the channels. Clips are not normalized, because the arm's position matters.
     """
 
     seed: int = 0
@@ -264,22 +264,22 @@ class ConvolutionEncoder:
 
     @property
     def needs(self) -> Needs:
-        """Joint positions."""
+        """Required input: joint positions."""
         return "motion"
 
     @property
     def hash(self) -> str:
-        """Of number, kind and seed of the kernels."""
+        """Hash of the number, kind and seed of the kernels."""
         return sha256_json({"kind": "convolutions", "version": 1, "kernels": _KERNELS, "seed": self.seed})
 
     def encode(self, clips: ClipBatch) -> Array:
-        """See `ClipEncoder`: ``(nclip, 512)``."""
+        """Return features ``(nclip, 512)`` of the clips' joint positions."""
         series = clips.motion.position
         columns = [self._kernel(series, number) for number in range(_KERNELS)]
         return np.concatenate(columns, axis=1)
 
     def _kernel(self, series: Array, number: int) -> Array:
-        """Largest value and share above zero of one kernel, ``(nclip, 2)``."""
+        """Return the largest value and the share above zero of one kernel, ``(nclip, 2)``."""
         chance = generator(self.seed, "encoders/convolutions", number)
         _, nframe, nchannel = series.shape
         length = int(chance.choice([n for n in _LENGTHS if n <= nframe] or [nframe]))

@@ -1,4 +1,4 @@
-"""The door to onnxruntime: encoders in ONNX files."""
+"""Load image encoders from ONNX files with onnxruntime."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from twinloop.encoders.pictures import METADATA, NetworkEncoder, require_network
 
 
 def open_onnx(file: Path) -> NetworkEncoder:
-    """The network of an ONNX file, on the CPU by one thread, so that its numbers are the same wherever it runs.
+    """Open a network in an ONNX file as an image encoder; it runs on one CPU thread, so that features are reproducible.
 
     Raises:
         MissingDependencyError: onnxruntime is not installed.
-        InputError: the file cannot be read, has several inputs, or its preprocessing is not stated.
-        UnknownNameError: the output that is stated is none of its.
+        InputError: the file cannot be read, the network has several inputs, or its preprocessing is not stated.
+        UnknownNameError: the preprocessing names an output that the network does not have.
     """
     require_network(file, "onnx")
     session = _session(file)
@@ -31,7 +31,7 @@ def open_onnx(file: Path) -> NetworkEncoder:
     output = preprocessing.output or outputs[0]
     if output not in outputs:
         raise UnknownNameError("output", output, outputs, where=str(file))
-    one = inputs[0].shape[:1] == [1]  # exported for one picture at a time
+    one = inputs[0].shape[:1] == [1]  # exported for one image at a time
 
     def run(batch: NDArray[np.float32]) -> NDArray:
         parts = [batch[i : i + 1] for i in range(len(batch))] if one else [batch]

@@ -1,7 +1,7 @@
-"""How sharp pictures are, in a number that light and contrast do not move.
+"""Open image encoders by name or file, run networks with their preprocessing, and compute the sharpness of images.
 
-A network says nothing of the pictures that it wants, so its preprocessing is stated: in a YAML file of the same name
-beside it, or in an ONNX file's metadata under `METADATA`. The hash of an encoder is of its file and of what is stated.
+A network file does not describe its input images. Therefore the preprocessing is stated in a YAML file of the same name
+in the same folder, or in an ONNX file's metadata under `METADATA`. An encoder's hash covers file and preprocessing.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from twinloop.core.yaml_documents import load_yaml, parse_yaml
 from twinloop.dataset.media.pictures import Pictures, resized
 
 Array = NDArray[np.floating[Any]]
-_COARSE = 4  # pixels: an edge is as strong over so many where a little blur makes it weak over one
+_COARSE = 4  # px: a slight blur weakens a step over 1 px, but not over so many
 
 
 def sharpness(grey: Array) -> Array:
-    """Of pictures ``(n, height, width)``: the logarithm of the energy of steps over one pixel by that over four."""
+    """Return the sharpness ``(n,)`` of images ``(n, h, w)``: log ratio of the energies of steps over 1 and 4 px."""
     fine, coarse = _energy(grey), _energy(block_means(grey, _COARSE))
-    return np.log((fine + 1e-3) / (coarse + 1e-3))  # of a picture of one colour both are 0
+    return np.log((fine + 1e-3) / (coarse + 1e-3))  # both are 0 in an image of one colour
 
 
 def block_means(grey: Array, side: int) -> Array:
-    """Means over square blocks; what is left over at the edges is cut off."""
+    """Return means over blocks of ``side`` × ``side`` px; incomplete blocks at the edges are left out."""
     count, height, width = grey.shape[0], grey.shape[1] // side, grey.shape[2] // side
     return grey[:, : height * side, : width * side].reshape(count, height, side, width, side).mean(axis=(2, 4))
 
@@ -45,38 +45,38 @@ def _energy(grey: Array) -> Array:
 METADATA = "twinloop.preprocessing"
 POLICY_FILES = ("encoder.onnx", "encoder.pt")
 KINDS = ("classical", "onnx:FILE", "torch:FILE", "policy:FOLDER", "my_file.py:Encoder")
-BATCH = 16  # pictures at once: 224 × 224 in float32 are 10 MB
+BATCH = 16  # images per call: 16 of 224 × 224 in float32 are 10 MB
 Run = Callable[[NDArray[np.float32]], NDArray]
 
 
 class ImageEncoder(Protocol):
-    """Pictures to numbers."""
+    """Protocol of encoders from images to feature vectors."""
 
     @property
     def name(self) -> str:
-        """For people."""
+        """Name in messages and reports."""
         ...
 
     @property
     def hash(self) -> str:
-        """A text that changes with the numbers."""
+        """Hash that changes if the features change."""
         ...
 
     @property
     def dimension(self) -> int:
-        """How many numbers a picture gives."""
+        """Number of features per image."""
         ...
 
     def encode(self, pictures: Pictures) -> NDArray[np.float64]:
-        """Numbers ``(n, dimension)`` of pictures ``(n, h, w, 3)`` uint8 sRGB."""
+        """Return features ``(n, dimension)`` of sRGB images ``(n, h, w, 3)`` uint8."""
         ...
 
 
 class Preprocessing(BaseModel):
-    """What a network is given: pictures in a size, as (value / 255 − mean) / std by colour.
+    """Preprocessing of a network's images: a fixed size, then (value / 255 − mean) / std by colour.
 
-    ``size`` is height and width in pixels, to which pictures are averaged; ``layout`` is ``nchw`` or ``nhwc``;
-    ``output`` names the output to take where there are several.
+    ``size`` is height and width in px, to which images are averaged; ``layout`` is ``nchw`` or ``nhwc``; ``output``
+    names the network's output to use if there are several.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -102,20 +102,20 @@ class Preprocessing(BaseModel):
         return value
 
     def __call__(self, pictures: Pictures) -> NDArray[np.float32]:
-        """Pictures ``(n, h, w, 3)`` as the network wants them."""
+        """Return the network's input from sRGB images ``(n, h, w, 3)`` uint8."""
         small = resized(pictures, self.size).astype(np.float32) / np.float32(255.0)
         made = (small - np.array(self.mean, dtype=np.float32)) / np.array(self.std, dtype=np.float32)
         return np.ascontiguousarray(made.transpose(0, 3, 1, 2) if self.layout == "nchw" else made)
 
 
 class NetworkEncoder:
-    """A network in a file, run by whatever ``run`` is.
+    """Image encoder with a network from a file.
 
     Args:
-        name: for people.
-        file: of the network.
-        preprocessing: what it wants.
-        run: from batches as `Preprocessing` makes them to numbers ``(n, …)``, which are laid out in a row.
+        name: name in messages and reports.
+        file: file of the network.
+        preprocessing: preprocessing of the network's images.
+        run: function from preprocessed batches to outputs ``(n, …)``, which are flattened to ``(n, dimension)``.
     """
 
     def __init__(self, name: str, file: Path, preprocessing: Preprocessing, run: Run) -> None:
@@ -124,10 +124,10 @@ class NetworkEncoder:
         self.dimension = self._rows(np.zeros((1, *preprocessing.size, 3), dtype=np.uint8)).shape[1]
 
     def encode(self, pictures: Pictures) -> NDArray[np.float64]:
-        """See `ImageEncoder`.
+        """Return the network's outputs ``(n, dimension)`` for sRGB images ``(n, h, w, 3)`` uint8.
 
         Raises:
-            InputError: the network fails, or its numbers are not finite.
+            InputError: the network fails, or its outputs are not finite.
         """
         parts = [self._rows(pictures[i : i + BATCH]) for i in range(0, len(pictures), BATCH)]
         rows = np.concatenate(parts) if parts else np.empty((0, self.dimension))
@@ -141,7 +141,7 @@ class NetworkEncoder:
     def _rows(self, pictures: Pictures) -> NDArray[np.float64]:
         try:
             found = np.asarray(self._run(self.preprocessing(pictures)), dtype=np.float64)
-        except Exception as error:  # whatever a network's runtime raises, it is the file or what is stated of it
+        except Exception as error:  # any error of the runtime is caused by the file or the stated preprocessing
             raise InputError(
                 f"{self._file} does not run on images of {self.preprocessing.size} (height, width) laid out as "
                 f"{self.preprocessing.layout}: {raised(error)}. Check size and layout of its preprocessing."
@@ -153,7 +153,7 @@ class NetworkEncoder:
         return found.reshape(len(found), -1)
 
 
-# Names that end in a colon are followed by a file or folder, which their openers take; the others are classes.
+# A name that ends in a colon is followed by the file or folder for its opener; the others are classes.
 ENCODERS: Registry[Callable[..., ImageEncoder]] = Registry(
     "encoder",
     {
@@ -170,17 +170,17 @@ ENCODERS: Registry[Callable[..., ImageEncoder]] = Registry(
 
 
 def open_encoder(reference: str) -> ImageEncoder:
-    """An encoder by what the user writes.
+    """Open an image encoder by its name or file.
 
     Args:
         reference: ``classical``; ``onnx:FILE`` or ``torch:FILE`` (TorchScript); ``policy:FOLDER`` with the vision part
-            of a policy as ``encoder.onnx`` or ``encoder.pt``; ``path/to/file.py:CLASS``, or what an installed package
-            offers, a class without arguments.
+            of a policy as ``encoder.onnx`` or ``encoder.pt``; ``path/to/file.py:CLASS``, or a name that an installed
+            package registers, for a class without constructor arguments.
 
     Raises:
-        UnknownNameError: none of these, or no such class.
-        InputError: the file is missing, or its preprocessing is not stated.
-        MissingDependencyError: what runs it is not installed.
+        UnknownNameError: the name or the class is unknown.
+        InputError: a file is missing, its preprocessing is not stated, or the class lacks an attribute.
+        MissingDependencyError: the package that runs the encoder is not installed.
     """
     scheme, colon, rest = reference.partition(":")
     if f"{scheme}{colon}" in ENCODERS.builtin and colon:
@@ -189,16 +189,16 @@ def open_encoder(reference: str) -> ImageEncoder:
 
 
 def open_policy_encoder(folder: Path) -> ImageEncoder:
-    """Return the vision part of a policy, exported into its folder.
+    """Open the vision part of a policy, which must be exported into the policy's folder.
 
     Raises:
-        InputError: it is not there.
+        InputError: the folder has neither ``encoder.onnx`` nor ``encoder.pt``; see also `open_encoder`.
     """
     found = [folder / name for name in POLICY_FILES if (folder / name).is_file()]
     if not found:
         raise InputError(
             f"{folder} has no {' or '.join(POLICY_FILES)}. Export the vision part of the policy there (ONNX or "
-            f"TorchScript), with {Path(POLICY_FILES[0]).with_suffix('.yaml')} beside it:\n{_TEMPLATE}"
+            f"TorchScript), and {Path(POLICY_FILES[0]).with_suffix('.yaml')} next to it:\n{_TEMPLATE}"
         )
     return open_encoder(f"{'onnx' if found[0].suffix == '.onnx' else 'torch'}:{found[0]}")
 
@@ -207,20 +207,20 @@ _TEMPLATE = "  size: [224, 224]\n  mean: [0.485, 0.456, 0.406]\n  std: [0.229, 0
 
 
 def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing:
-    """What is stated of a network's pictures, beside its file or within it.
+    """Read the preprocessing that is stated for a network, in a YAML file or in the network's own file.
 
     Args:
-        file: of the network; looked for is ``FILE.yaml`` with its suffix replaced.
-        stated: JSON or YAML that the file itself holds.
+        file: file of the network; the YAML file has the same name with the suffix ``.yaml`` and takes precedence.
+        stated: JSON or YAML from the metadata of the network's file; None if it has none.
 
     Raises:
-        InputError: nothing is stated, or it is not understood; shows what to write.
+        InputError: no preprocessing is stated, or it is invalid; the message has an example.
     """
     beside = file.with_suffix(".yaml")
     if not beside.is_file() and stated is None:
         raise InputError(
-            f"Nothing says which pictures {file} wants. Write {beside}, for instance (values of ImageNet, of channels "
-            f"in red, green, blue):\n{_TEMPLATE}"
+            f"The preprocessing of images for {file} is not stated. Write {beside}, for example (values of ImageNet, "
+            f"for red, green and blue):\n{_TEMPLATE}"
         )
     where = str(beside) if beside.is_file() else f"{METADATA} in {file}"
     try:
@@ -229,11 +229,11 @@ def stated_preprocessing(file: Path, stated: str | None = None) -> Preprocessing
     except (ValidationError, DocumentError) as error:
         said = error.errors() if isinstance(error, ValidationError) else []
         what = "; ".join(f"{'.'.join(map(str, row['loc']))}: {row['msg']}" for row in said) or str(error)
-        raise InputError(f"{where} is no preprocessing ({what}). Write, for instance:\n{_TEMPLATE}") from error
+        raise InputError(f"{where} is not a valid preprocessing ({what}). Write, for example:\n{_TEMPLATE}") from error
 
 
 def require_network(file: Path, scheme: str) -> None:
-    """Refuse a network's file that is not there."""
+    """Raise an error if the file of a network does not exist."""
     if not file.is_file():
         raise InputError(f"The encoder {file} does not exist. Give the file of a network, as in {scheme}:encoder.onnx.")
 
@@ -243,7 +243,7 @@ def _made(reference: str) -> ImageEncoder:
     lacking = [name for name in ("name", "hash", "dimension", "encode") if not hasattr(made, name)]
     if lacking:
         raise InputError(
-            f"{reference} lacks {', '.join(lacking)}. An encoder has name, hash (a text that changes with its "
-            "numbers), dimension and encode(pictures (n, h, w, 3) uint8) -> (n, dimension)."
+            f"{reference} lacks {', '.join(lacking)}. An encoder has name, hash (a text that changes if the "
+            "features change), dimension and encode(images (n, h, w, 3) uint8) -> (n, dimension)."
         )
     return made

@@ -1,4 +1,4 @@
-"""The door to torch: encoders in TorchScript files, as ``torch.jit.script`` and ``trace`` save them."""
+"""Load image encoders from TorchScript files, as ``torch.jit.script`` and ``torch.jit.trace`` save them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from twinloop.encoders.pictures import NetworkEncoder, require_network, stated_p
 
 
 def open_torch(file: Path) -> NetworkEncoder:
-    """The module of a TorchScript file, on the CPU, without gradients.
+    """Open a network in a TorchScript file as an image encoder; it runs on the CPU without gradients.
 
-    A module in a folder of data is opened only where its content is approved: TorchScript is code.
+    TorchScript is code: a file in a folder of data is opened only if its content is approved.
 
-    A module that gives several tensors is asked for the first, or in a dictionary for the ``output`` that is stated.
+    If the module returns several tensors, the first is used; in a dictionary the one that ``output`` names, if stated.
 
     Raises:
         MissingDependencyError: torch is not installed.
-        NotApprovedError: the file is among data, and is not approved.
-        InputError: the file is no TorchScript, or its preprocessing is not stated.
+        NotApprovedError: the file is in a folder of data and is not approved.
+        InputError: the file does not exist or is not TorchScript, or its preprocessing is not stated.
     """
     require_network(file, "torch")
     require_approved(file, sha256_file(file), "")
@@ -35,13 +35,13 @@ def open_torch(file: Path) -> NetworkEncoder:
         what = f"An encoder in a TorchScript file needs torch ({error})."
         raise MissingDependencyError(what, remedy="pip install torch") from error
     try:
-        with warnings.catch_warnings():  # newer versions of torch advise other formats; a file that exists is read
+        with warnings.catch_warnings():  # newer versions of torch recommend other formats
             warnings.simplefilter("ignore", DeprecationWarning)
             module = torch.jit.load(str(file), map_location="cpu").eval()
     except RuntimeError as error:
         raise InputError(
             f"{file} is not TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "
-            "pictures).save(FILE); a state dict or a pickled module has no code to run."
+            "images).save(FILE); a state dict or a pickled module has no code to run."
         ) from error
     preprocessing = stated_preprocessing(file)
 

@@ -1,7 +1,7 @@
-"""What a clip of a trajectory is like, in numbers: levels, speeds, jerk, tracking, spectrum, lag, gripper events.
+"""Compute features of trajectory clips: levels, speeds, jerk, tracking, spectrum, lag, gripper events.
 
-Every number says in its name what it is of (``elbow_flex/speed_rms``) and has a unit: rad or m where logs say what
-theirs are in SI, else ``u`` for the log's own unit.
+The name of a feature has its channel and kind (``elbow_flex/speed_rms``). Units are based on rad or m if the units of
+the logs can be converted to SI, otherwise on ``u``, the log's own unit.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap
 
 Array = NDArray[np.float64]
-# Bands in Hz: what a person's hand or a planner asks for, what a servo still follows, and what is left. A hand's own
-# tremor lies at 8 to 12 Hz, and arms on position servos of this size pass 1 to 4 Hz (our choice).
+# Bands in Hz: motion that a person or a planner commands, motion that a servo still follows, and faster motion. Hand
+# tremor has 8 to 12 Hz; the bandwidth of small arms with position servos is 1 to 4 Hz (our choice).
 BANDS = {"slow": (0.0, 1.0), "middle": (1.0, 4.0), "fast": (4.0, np.inf)}
-_LONGEST_LAG_S = 0.5  # beyond it a clip of a few seconds tells no lag from the movement's own rhythm
-# A clip's lag is looked for where its command moves by so much of the channel's range over all clips.
+_LONGEST_LAG_S = 0.5  # a longer lag cannot be distinguished from the period of the motion in a clip of a few seconds
+# A clip has a lag if its command moves by at least this fraction of the channel's range over all clips.
 _MOVING = 0.05
-# A gripper has closed when it falls below the one and opens above the other share of its range (our choice).
+# A gripper closes below the first fraction of its range and opens above the second (our choice).
 _CLOSED, _OPEN = 0.35, 0.65
-LEAST_FRAMES = 8  # three differences and a spectrum of a few lines
+LEAST_FRAMES = 8  # for third differences and a spectrum of a few lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClipFeature:
-    """One number of a clip. ``family`` is what kind it is, ``channel`` what it is of, ``meaning`` says it in words."""
+    """One feature of clips: its channel, family (such as ``speed``), kind (such as ``speed_rms``), unit and meaning."""
 
     channel: str
     family: str
@@ -40,11 +40,11 @@ class ClipFeature:
 
     @property
     def name(self) -> str:
-        """``CHANNEL/KIND``."""
+        """Name of the feature, ``CHANNEL/KIND``."""
         return f"{self.channel}/{self.kind}"
 
 
-# family, kind, unit (u is the channel's), meaning
+# family, kind, unit (u stands for the channel's unit), meaning
 _MEASURED = (
     ("position", "position_mean", "u", "mean position"),
     ("position", "position_range", "u", "range of positions"),
@@ -77,7 +77,7 @@ _AT_REST = 0.02
 class ClipArrays:
     """Clips of equal length ``(nclip, nframe, n)``: positions and commands in each channel's unit, and their episodes.
 
-    ``command`` is what commands are, as in `Episode`; commands of torque have no unit in common with positions.
+    ``command`` is the kind of the commands, as in `Episode`; the unit of torque commands is not that of positions.
     """
 
     position: Array
@@ -95,14 +95,14 @@ class ClipArrays:
 def cut_clips(
     episodes: Sequence[Episode], units: Sequence[UnitMap | None], *, rate_hz: float, clip_s: float, names: Sequence[str]
 ) -> ClipArrays:
-    """Cut episodes at ``rate_hz`` into clips that meet; what is left at the end of an episode is left out.
+    """Cut episodes into consecutive clips without overlap; an incomplete clip at the end of an episode is left out.
 
     Args:
-        episodes: with the channels ``names``, in any order.
-        units: of each episode, the map to SI; None where its own units are kept.
-        rate_hz: of all of them.
-        clip_s: length of a clip.
-        names: channels in the wanted order.
+        episodes: episodes that have the channels ``names``, in any order.
+        units: the unit map to SI for each episode; None to keep the episode's own units.
+        rate_hz: frames per second of all episodes.
+        clip_s: length of a clip in s.
+        names: channels in the order of the result.
 
     Raises:
         LogError: no episode is as long as a clip, or a clip has too few frames.
@@ -138,10 +138,10 @@ def cut_clips(
 
 
 def trajectory_features(real: ClipArrays, sim: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array, Array]:
-    """The features of both sets of clips, ``(nclip, nfeature)`` each.
+    """Return the features of real and simulated clips with their values, ``(nclip, nfeature)`` each.
 
-    Ranges and top speeds that thresholds refer to are those of both together, so that they know no labels. A clip whose
-    command hardly moves has no lag of its own and takes the median of all clips; a channel without any has none.
+    Thresholds are relative to ranges and top speeds of both sets together, so that they do not depend on the labels. A
+    clip whose command moves too little gets the median lag of all clips. Constant and unknown features are left out.
     """
     features: list[ClipFeature] = []
     columns: list[tuple[Array, Array]] = []
@@ -165,12 +165,12 @@ def trajectory_features(real: ClipArrays, sim: ClipArrays) -> tuple[tuple[ClipFe
     return tuple(features[i] for i in kept), tables[0], tables[1]
 
 
-# What thresholds taken from other clips go into is left out: time at rest, lag, gripper events.
+# Without the features whose thresholds depend on other clips: time at rest, lag, gripper events.
 _ALONE = tuple(row for row in _MEASURED if row[1] != "at_rest")
 
 
 def clip_features(clips: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array]:
-    """The features that each clip has by itself, ``(nclip, nfeature)``: the same whatever other clips there are."""
+    """Return the features that do not depend on other clips, with their values ``(nclip, nfeature)``."""
     features: list[ClipFeature] = []
     columns: list[Array] = []
     for column, channel in enumerate(clips.channels):
@@ -231,10 +231,10 @@ def _tracked(both: Pairs, rate: float) -> Pairs:
 
 
 def _lags(action: Array, position: Array, rate: float, least: float) -> Array:
-    """Seconds by which each clip's position follows its command ``(nclip,)``; NaN where the command hardly moves.
+    """Return the lag of each clip's position behind its command in s, ``(nclip,)``; NaN if either moves too little.
 
-    The delay at which command and position differ by a constant, as nearly as can be: of the same stretch of positions
-    for every delay, so that what enters and leaves the clip pulls nowhere. Between frames by a parabola.
+    The lag is the delay with the smallest variance of command − position, refined between frames by a parabola. Every
+    delay is tested on the same positions, so that the ends of the clip cause no bias.
     """
     longest = min(round(_LONGEST_LAG_S * rate), action.shape[1] // 2)
     stretch = action.shape[1] - longest
@@ -261,14 +261,14 @@ def _gripped(both: Pairs, rate: float) -> Pairs:
 
 
 def _hysteresis(share: Array) -> NDArray[np.bool_]:
-    """Closed or not: falls below the one mark, stays so until it rises above the other."""
+    """Return whether a gripper is closed per frame: from a fall below `_CLOSED` until a rise above `_OPEN`."""
     told = np.where(share <= _CLOSED, 1, np.where(share >= _OPEN, 0, -1))
     last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
     return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
 
 
 def _bands(position: Array, rate: float) -> list[Array]:
-    """Root mean square of each band ``(nclip,)``, of what is left when a straight line is taken out of the clip."""
+    """Return the root mean square of each band, ``(nclip,)`` each, after a linear trend is removed from every clip."""
     nframe = position.shape[1]
     time = np.linspace(-1.0, 1.0, nframe)
     level = position.mean(axis=1, keepdims=True)

@@ -19,7 +19,7 @@ from twinloop.simulate.rollout import DivergenceMonitor
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 
-_KEPT_ROUNDS = 8  # rounds of episodes in memory, for slower environments; an older one is drawn again; our choice
+_KEPT_ROUNDS = 8  # rounds of episodes in memory, for slower environments; an older round is drawn again (our choice)
 _INITIAL = ("qpos", "qvel", "mocap_pos", "mocap_quat", "command")
 
 
@@ -45,7 +45,7 @@ class PlannedEpisodes:
         self._drawn: dict[int, EpisodeStart] = {}
 
     def next(self, envs: NDArray[np.intp]) -> EpisodeStart:
-        """See `EpisodeSource`."""
+        """Return the next episode of each environment; draw its round of worlds if it is not in memory."""
         rounds = self._round[envs]
         self._round[envs] += 1
         parts = [(int(r), np.flatnonzero(rounds == r)) for r in np.unique(rounds)]
@@ -140,7 +140,7 @@ class WorldBatch:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Valid worlds, ``(num_envs,)``: the initial state fits their parameters, and the simulation had no warning."""
+        """Mask of valid worlds, ``(num_envs,)``: the initial state fits the parameters, and no simulation warning."""
         return self._monitor.valid & (self._refused == "")
 
     @property

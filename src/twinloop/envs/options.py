@@ -23,14 +23,14 @@ Reward = Literal["dense", "sparse"]
 
 _CHOICES = {"observation": get_args(Observation), "action": get_args(Action), "reward": get_args(Reward)}
 _WHERE = "the options of an environment"
-_OF_A_RUN = ("adaptive", "design")  # ranges that follow outcomes in rounds; points spread over all episodes
+_OF_A_RUN = ("adaptive", "design")  # sections that need a known number of episodes
 
 
 def whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
-    """Raise an error unless a value is a whole number from ``least`` (to ``most``).
+    """Check that a value is a whole number from ``least`` to ``most`` (None: no upper limit).
 
     Raises:
-        InputError: it is not; the message has the option, the value, and the reason.
+        InputError: it is not; the message has the option, the value and ``why``.
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
     if not whole or value < least or (most is not None and value > most):
@@ -149,7 +149,7 @@ class EnvOptions:
 
 
 def open_photographer(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
-    """Return the camera for an environment's images, and the name of the camera of ``render``, "" if none.
+    """Return the renderer of an environment's images, and the name of the camera for ``render``, or "".
 
     Raises:
         UnknownNameError: the twin does not name this camera.

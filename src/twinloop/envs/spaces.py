@@ -49,11 +49,11 @@ class ObservationEncoder:
         truth: NDArray[np.float64],
         pictures: Pictures,
     ) -> Any:
-        """Return the observations of worlds; every argument has one row per world.
+        """Return the observations of ``k`` worlds; every argument has one row per world.
 
         Args:
-            readings: see `Readings`.
-            command: the last command.
+            readings: joint readings ``(k, n)`` in rad or m.
+            command: the last command ``(k, nu)`` in rad or m.
             truth: true quantities of the scene that only a simulator has.
             pictures: images by camera, for ``lerobot`` observations with cameras.
         """

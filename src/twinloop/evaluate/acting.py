@@ -44,7 +44,7 @@ class Candidate:
 
 
 def candidate(who: Any, *, name: str = "") -> Candidate:
-    """Return a policy, an actor or a function as a `Candidate`.
+    """Return the `Candidate` for a policy, an actor, a function or the scripted expert.
 
     Args:
         who: ``"expert"``, a `Policy`, an actor, a function from twin and task to an actor, or a candidate.
@@ -103,7 +103,7 @@ class TimedImages:
     seconds: float = 0.0
 
     def __call__(self, states: NDArray[np.float64], params: ParamTable) -> Mapping[str, NDArray[np.uint8]]:
-        """See `rollout.observing.Photograph`."""
+        """Render the images of the states by camera, and add the wall time to ``seconds``."""
         began = time.perf_counter()
         taken = self.take(states, params)
         self.seconds += time.perf_counter() - began

@@ -66,7 +66,7 @@ class PairedComparison:
         return self.counts.only_a, self.counts.only_b
 
     def words(self) -> str:
-        """Return the answer as a sentence."""
+        """Return the answer, its p-value, pairs and interval as a sentence."""
         i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant
         ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
         pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
@@ -166,7 +166,7 @@ def _counts(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
 
 
 def drawn_trials(arena: Arena) -> Iterator[Trial]:
-    """Yield trials without end, each from a slice drawn with equal probability; none occurs twice."""
+    """Yield an endless series of trials, each from a slice drawn with equal probability; none occurs twice."""
     slices, used = arena.suite.slices, dict.fromkeys((item.name for item in arena.suite.slices), 0)
     random = generator(arena.run_seed, f"compare/{arena.suite.name}")
     while True:
@@ -193,7 +193,7 @@ def compare_running(
         The comparison, and the rows of both (see `Arena.run`).
 
     Raises:
-        InputError: ``most`` is below 1, or a level or margin is outside (0, 1); before anything runs.
+        InputError: ``most`` is below 1, or a level or margin is outside (0, 1); raised before any trial runs.
     """
     check_level(1 - alpha)
     if margin is not None:

@@ -7,8 +7,8 @@ A table (CSV or JSON) has a row per trial. Columns, in any order, in addition to
 failed trial is its duration, not a time to success, and is left out.
 
 Outcomes of a LeRobot dataset are ``provenance/success`` or the last ``next.success``. The time to success follows from
-``next.success`` per frame; smoothness and violated limits from the joints' readings, by the functions that score
-simulated trials. Speeds are differences of readings.
+``next.success`` per frame; smoothness and violated limits are computed from the joint readings, by the functions
+that score simulated trials. Speeds are differences of readings.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SUITE = "real"
 _SMOOTHNESS, _COUNT = "smoothness", "violations"  # the only score that is negative, and the only count
 _NUMBERS = ("time_s", _SMOOTHNESS, "peak_force_n", _COUNT, "latency_s")
 _NEXT_SUCCESS = "next.success"
-_LEAST_FRAMES = 5  # that the smoothness of a speed needs
+_LEAST_FRAMES = 5  # fewest frames for the smoothness of a speed
 
 Columns = dict[str, list[Any]]
 
@@ -51,14 +51,14 @@ def read_real(
     suite: str = SUITE,
     outcomes: Mapping[int, bool] | None = None,
 ) -> tuple[Evaluation, ...]:
-    """Return an evaluation per policy and task of real trials.
+    """Read real trials; return one evaluation per policy, task and domain.
 
     Args:
         path: a CSV or JSON table, a LeRobotDataset v3.0 folder, or a folder of them, one per policy.
-        policy: policy of trials that do not name theirs; by default the name of the file or folder.
+        policy: policy of trials without a policy name; by default the name of the file or folder.
         twin: the robot's twin, for smoothness and limits of a dataset's episodes.
         suite: name of the set of conditions.
-        outcomes: success of a dataset's episodes by ``episode_index``, instead of the stored outcomes: labels.
+        outcomes: success of a dataset's episodes by ``episode_index``, such as labels, instead of the stored ones.
 
     Raises:
         InputError: there are no trials, a row cannot be read, or a trial has no outcome.
@@ -188,7 +188,7 @@ def _episode_scores(
 
 
 def _whole(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return positions ``(T, nq)`` with the robot's joints as measured and all others at home."""
+    """Return positions ``(T, nq)`` with the robot's joints as measured and all other joints at home."""
     qpos = np.tile(twin.home()[0], (len(joints), 1))
     qpos[:, twin.joint_qpos] = joints
     return qpos

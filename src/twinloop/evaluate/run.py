@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class _SliceRunner:
-    """Place where slices of one variant run: the twin with sensors, its task, and the limits of its robot."""
+    """Environment of the slices of one variant: the twin with contact sensors, its task, its motion limits."""
 
     twin: Twin
     task: Task
@@ -42,7 +42,7 @@ class _SliceRunner:
 
 @dataclass(kw_only=True)
 class Arena:
-    """The worlds of a suite; the world of a trial does not depend on the candidate or on the other trials.
+    """Runner of the trials of a suite; the world of a trial does not depend on the candidate or on other trials.
 
     ``simulated`` is the number of simulated episodes, ``seconds`` their wall time.
     """
@@ -94,7 +94,7 @@ class Arena:
         return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
 
     def place(self, item: SuiteSlice) -> _SliceRunner:
-        """Return the place where a slice runs."""
+        """Return the twin, task and limits with which a slice runs."""
         if item.variant not in self._places:
             twin = with_contact_sensors(self.suite.variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
@@ -199,9 +199,9 @@ def evaluate(
 def evaluation(
     who: Candidate, arena: Arena, rows: Sequence[Row], *, twin: Twin, latency: Mapping[str, float] | None = None
 ) -> Evaluation:
-    """Return the evaluation of rows that an arena returned for a candidate.
+    """Return the evaluation of a candidate from the rows of `Arena.run`.
 
-    Every trial has the mean latency of a separate run with one world: in a batch, hundreds of worlds share a call.
+    Every trial has the mean latency of a separate run with one world: in a batch, hundreds of worlds share one call.
     """
     kinds = [f"broken/{kind}" for kind in VIOLATIONS]
     columns = {key: [row[key] for row in rows] for key in rows[0] if key not in kinds}

@@ -1,4 +1,4 @@
-"""Scores of a trial, simulated or real: success, progress, time, smoothness, force, violated limits."""
+"""Score a trial, simulated or real: success, progress, time, smoothness, force, violated limits."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def arm_limits(twin: Twin) -> MotionLimits:
 
 
 def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
-    """Return where joints ``(…, T, n)`` exceed their range, speed or acceleration: ``(…, T, 3)``."""
+    """Return a mask ``(…, T, 3)``: at which steps joints ``(…, T, n)`` exceed range, speed or acceleration."""
     low, high = twin.joint_ranges.T
     outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
     fast = np.abs(qvel) > limits.speed
@@ -68,7 +68,7 @@ def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array,
 
 
 def tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
-    """Return the spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without tool.
+    """Return the spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without a tool.
 
     See `stats.smoothness`.
     """

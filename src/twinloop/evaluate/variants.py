@@ -28,7 +28,7 @@ PEAK, WORLD, SELF, HAND = "evaluate/peak", "evaluate/world", "evaluate/self", "e
 
 
 def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
-    """Return the twin with another shape for a body, of the same height and, unless the shape has one, mass.
+    """Return the twin with another shape for a body; its height is kept, and its mass unless the shape has one.
 
     Contact settings, material and colour of the body are kept.
 

@@ -121,7 +121,7 @@ class Suite:
         return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
 
     def variant(self, item: SuiteSlice) -> Twin:
-        """Return the twin of a slice."""
+        """Return the twin on which a slice runs."""
         if item.variant not in self._variants:
             twin = self.twin if item.scenario is None else item.scenario.open(self._own(item.scenario))[0]
             if item.spec.object is not None:
@@ -163,7 +163,7 @@ class Suite:
         return replace(table, values=values)
 
     def _own(self, pinned: PinnedWorld) -> Twin:
-        """Return the twin of a scenario: the suite's twin or another one."""
+        """Return the twin of a scenario: the suite's twin if the hash is the same, else the one that it names."""
         return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
 
     def _plan(self, item: SuiteSlice, run_seed: int) -> Plan:
@@ -249,7 +249,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
 
 
 def stacked(tables: Sequence[ParamTable]) -> ParamTable:
-    """Concatenate tables of the same parameters and run seed; values per step in one table become so in all."""
+    """Concatenate tables of the same parameters and run seed; values per step in one become values per step in all."""
     first = tables[0]
     if len(tables) == 1:
         return first
@@ -356,7 +356,7 @@ def _drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
 
 
 def _only_looks(names: Iterable[str], twin: Twin) -> bool:
-    """Return whether parameters change only what cameras see; keys of a section count as more."""
+    """Return whether all names match only parameters of appearance; False if a name matches no parameter."""
     found = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
     return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in found)
 

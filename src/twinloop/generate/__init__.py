@@ -1,4 +1,4 @@
-"""Datasets from rollouts: physics first, pixels second, and any stored episode again from its provenance."""
+"""Generate datasets from rollouts, render them in a second pass, and replay stored episodes from provenance."""
 
 from twinloop.generate.config import GenerateConfig, identified_ranges, read_config, resolve
 from twinloop.generate.pixels import check_render, episode_record, render_dataset

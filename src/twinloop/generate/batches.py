@@ -1,4 +1,4 @@
-"""Draw, simulate and judge one batch of worlds on a worker, under ranges that may adapt over a run."""
+"""Draw, simulate and evaluate one batch of worlds on a worker, with ranges that may adapt over a run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _PREFIX = "adaptive:"
 def rounds_left(
     config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]], first: int
 ) -> tuple[range, Rounds]:
-    """The next blocks that can be simulated without knowing more, from block ``first``, and the ranges they need.
+    """Return the next blocks, from ``first`` on, that known ranges allow to simulate, and these ranges.
 
     Args:
         outcomes: counts of every committed block.
@@ -52,7 +52,7 @@ def rounds_left(
 
 
 def boundary_counts(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool_]) -> dict[str, int]:
-    """Attempts and successes at every boundary that a batch evaluated, as counts of its block."""
+    """Count attempts and successes at every boundary that a batch evaluated."""
     draw = plan.adaptive
     if draw is None:
         return {}
@@ -66,7 +66,7 @@ def boundary_counts(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool
 
 
 def history(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
-    """Every complete round, and the ranges after the last; None without adaptive ranges."""
+    """Return every complete round and the ranges after the last; None without adaptive ranges."""
     draw = plan.adaptive
     if draw is None:
         return None
@@ -84,7 +84,7 @@ def history(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, 
 
 
 def known_rounds(record: Mapping[str, Any]) -> Rounds:
-    """The ranges of every round of a `history`, and those after the last."""
+    """Return the ranges of every round of a `history`, and those after the last."""
     rows = [*(item["ranges"] for item in record["rounds"]), record["ranges"]]
     return {number: tuple((row[name][0], row[name][1]) for name in record["names"]) for number, row in enumerate(rows)}
 
@@ -106,7 +106,7 @@ def _rounds(
 
 
 def _by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks: int) -> list[Counts]:
-    """Counts at each boundary, summed over the blocks of each round; the last round may be incomplete."""
+    """Return counts at each boundary, summed over the blocks of each round; the last round may be incomplete."""
     result: list[Counts] = []
     for start in range(0, len(outcomes), blocks):
         part = outcomes[start : start + blocks]
@@ -118,7 +118,7 @@ def _by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks:
     return result
 
 
-# A world that failed at once leaves too little to call an episode; LeRobot's tools want at least two frames.
+# Frames of the shortest stored episode; LeRobot's tools need at least two.
 _SHORTEST = 2
 
 
@@ -126,8 +126,8 @@ _SHORTEST = 2
 class GenerateBatch:
     """Input of a worker: the configuration as JSON, its C threads, the block and its episode numbers.
 
-    ``versions`` and ``plan_hash`` are those of the main process: others would write different bytes. ``rounds`` are the
-    adaptive ranges of these episodes. ``profile`` requests timings; it changes nothing else.
+    ``versions`` and ``plan_hash`` are those of the main process; with others the results would differ. ``rounds`` are
+    the adaptive ranges of these episodes. ``profile`` requests timings; it changes nothing else.
     """
 
     config: str
@@ -147,7 +147,7 @@ class GenerateBatch:
 class BatchOutcome:
     """Result of a batch: the stored episodes, the invalid worlds, counts of all attempts, seconds by step.
 
-    ``felt`` is every sample of the recorded sensors, in the order of the episodes.
+    ``felt`` holds every sample of the recorded sensors, in the order of the episodes.
     """
 
     kept: list[SimEpisode]
@@ -209,7 +209,7 @@ def _listed(versions: Mapping[str, str]) -> str:
 
 @functools.lru_cache(maxsize=1)
 def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
-    """Configuration, plan and task of a run from its JSON, made once per process."""
+    """Return configuration, plan and task of a run from its JSON; computed once per process."""
     resolved = GenerateConfig.model_validate_json(config)
     plan = load_plan(resolved)
     return resolved, plan, open_task(resolved.task, plan.twin)
@@ -217,7 +217,7 @@ def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
 
 @functools.lru_cache(maxsize=1)
 def _body_sensors(config: str) -> BodySensors | None:
-    """The sensors whose readings a run keeps, made once per process; None where it keeps none."""
+    """Return the sensors that a run records, or None; computed once per process."""
     resolved, plan, _ = setup(config)
     asked = resolved.file.rollout.sensors
     return BodySensors(plan.twin, asked) if asked else None
@@ -226,7 +226,7 @@ def _body_sensors(config: str) -> BodySensors | None:
 def simulate_batch(
     config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
 ) -> BatchResult:
-    """Draw, reset, act and judge the episodes of these numbers."""
+    """Draw, reset, simulate and evaluate the episodes with these numbers."""
     with own_task_errors(config.task, task):
         return _run(config, plan, task, numbers, nthread)
 
@@ -255,10 +255,10 @@ def dataset_units(config: GenerateConfig, twin: Twin) -> UnitMap:
 
 @contextmanager
 def own_task_errors(reference: str, task: Task) -> Generator[None]:
-    """Convert any exception of a user's task into one message with its place; those of built-in tasks are not caught.
+    """Convert an exception of a user's task to one message with its location; built-in tasks are not covered.
 
     Raises:
-        InputError: the user's file, line and exception.
+        InputError: the task raised; the message gives the user's file, line and exception.
     """
     try:
         yield
@@ -281,7 +281,7 @@ def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:
 
 
 def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
-    """An episode up to where its world could still be trusted; marked in its provenance where that is not the end."""
+    """Return an episode up to its world's last valid state; its provenance marks an earlier end."""
     episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
     if end < 0:
         return episode
@@ -296,7 +296,7 @@ def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
 
 
 def _aside(batch: BatchResult) -> list[InvalidAttempt]:
-    """The worlds that were lost, up to their last trusted state and the command that lost them."""
+    """Return the invalid worlds, up to their last valid state and with the command after it."""
     items: list[InvalidAttempt] = []
     for world in np.flatnonzero(~batch.trajectories.valid):
         episode, step = batch.episode(int(world)), int(batch.trajectories.invalid_step[world])
@@ -325,7 +325,7 @@ def _counts(batch: BatchResult) -> dict[str, int]:
 
 
 def _placements(batch: BatchResult) -> dict[str, int]:
-    """Worlds whose clutter was placed, and how many draws that took."""
+    """Count the worlds with placed clutter, and the draws for it."""
     trials = batch.initial.notes.get("scene/trials")
     if trials is None:
         return {}

@@ -47,7 +47,7 @@ from twinloop.twin.spec import describe
 
 
 def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
-    """Return a ``randomization:`` section that draws from an identify run instead of its own ranges.
+    """Return a ``randomization:`` section that draws from an identify run instead of its manual ranges.
 
     Raises:
         InputError: the section has manual ranges, which the run would replace.
@@ -68,7 +68,7 @@ def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str
     Without ``kappa`` in the section the factor is the calibrated one of the run.
 
     Raises:
-        InputError: manual ranges in the same section, no run, or a kappa that is not a number from 0.
+        InputError: the section also has manual ranges, or has no run, or kappa is not a number from 0.
     """
     if not isinstance(section, dict) or "identified" not in section:
         return None, 1.0
@@ -100,14 +100,14 @@ def identified_ranges(identified: Mapping[str, Any] | None, kappa: float, twin: 
     return identified_notes(twin, ParamDistribution.from_json(identified), kappa=kappa)
 
 
-# Worlds simulated at once by one worker: past this size a batch gets no faster on C threads, as
-# benchmarks/speed/generate.py measures. A device gets faster still, up to what its states weigh in the memory of the
-# process that writes them.
+# Worlds simulated at once by one worker: a larger batch is no faster on C threads, as benchmarks/speed/generate.py
+# measures. A larger batch is faster on a device; its limit is the memory for the states in the process that writes
+# them.
 MAX_BATCH = 128
 MAX_BATCH_DEVICE = 2048
-# Batches are committed in blocks, and a block is one set of files, so a block bounds what a crash costs. A commit costs
-# in proportion to the files there are: with a bounded number of blocks a long run commits at a constant rate. Past
-# this many episodes a block's arrays would weigh on the memory of the process that writes them.
+# Batches are committed in blocks of one set of files, so a crash loses at most one block. The cost of a commit grows
+# with the number of files; with a limited number of blocks a long run commits at a constant rate. The number of
+# episodes of a block is limited by the memory of the process that writes it.
 BLOCKS = 256
 MAX_BLOCK = 1024
 
@@ -121,7 +121,7 @@ class _Strict(BaseModel):
 
 
 class SceneConfig(_Strict):
-    """Which twin and which task; ``robot`` is a common name for a built-in twin."""
+    """Twin and task of a run; ``robot`` is a short name of a built-in twin."""
 
     robot: str | None = None
     twin: str | None = None
@@ -129,7 +129,7 @@ class SceneConfig(_Strict):
 
 
 class RolloutConfig(_Strict):
-    """At most ``parallel_envs`` worlds at a time, ``episodes_per_env`` episodes in each, simulated by ``backend``.
+    """Size of a run: ``parallel_envs`` worlds at a time, ``episodes_per_env`` episodes in each, and the backend.
 
     ``sensors`` are the inertial units, force sensors and servos of the twin whose readings are recorded in addition to
     joint positions: by name, or ``all``. None by default, because reading them simulates every stored episode a second
@@ -145,13 +145,13 @@ class RolloutConfig(_Strict):
 
     @model_serializer(mode="wrap")
     def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """A run without what came later is the same as before there was any, to the hash."""
+        """Omit newer fields with default values, so that the hash of an older run does not change."""
         later = ("sensors", "environment_state")
         return {key: value for key, value in handler(self).items() if key not in later or value}
 
 
 class GenerateFile(_Strict):
-    """The YAML file."""
+    """Content of a generate file."""
 
     scene: SceneConfig
     randomization: dict[str, Any] | Literal["default"] = "default"
@@ -162,9 +162,9 @@ class GenerateFile(_Strict):
 
 
 class GenerateConfig(_Strict):
-    """A resolved run. Everything but ``render`` decides the bytes of its states, and is stored and hashed.
+    """Resolved configuration of a run. All fields except ``render`` determine the states, and are stored and hashed.
 
-    ``twin`` and ``task`` are what `load_twin` and `open_task` take, paths resolved against the file's folder.
+    ``twin`` and ``task`` are arguments of `load_twin` and `open_task`; paths are resolved against the file's folder.
     """
 
     file: GenerateFile
@@ -179,19 +179,19 @@ class GenerateConfig(_Strict):
 
     @property
     def most_worlds(self) -> int:
-        """Worlds that the file and the backend allow at once."""
+        """Largest number of worlds at a time, by the file and the backend."""
         most = MAX_BATCH_DEVICE if self.file.rollout.backend.partition(":")[0] == "warp" else MAX_BATCH
         return min(self.file.rollout.parallel_envs, most)
 
     @property
     def batch_size(self) -> int:
-        """Worlds that a worker simulates at once; with adaptive ranges, a whole part of a round."""
+        """Number of worlds that a worker simulates at once; with adaptive ranges a divisor of a round."""
         wanted = self.most_worlds
         return _divisor(self.round_size, wanted) if self.round_size else wanted
 
     @property
     def round_size(self) -> int:
-        """Episodes between two changes of adaptive ranges, 0 without those."""
+        """Number of episodes between two changes of adaptive ranges, 0 without adaptive ranges."""
         section = self.file.randomization
         if not isinstance(section, dict) or "adaptive" not in section:
             return 0
@@ -199,19 +199,19 @@ class GenerateConfig(_Strict):
 
     @property
     def block_size(self) -> int:
-        """Episode numbers per block: whole batches, few enough blocks, and bounded; none spans two rounds."""
+        """Number of episodes per block: a multiple of the batch size, limited; no block spans two rounds."""
         batches = -(-self.episodes // self.batch_size)
         wanted = min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
         return self.batch_size * (_divisor(self.round_size // self.batch_size, wanted) if self.round_size else wanted)
 
     @property
     def hash(self) -> str:
-        """Names the configuration."""
+        """SHA-256 of the configuration without ``render``."""
         return sha256_json(self.model_dump(mode="json"))
 
 
 def _divisor(number: int, limit: int) -> int:
-    """The largest divisor of ``number`` that is no larger than ``limit``."""
+    """Return the largest divisor of ``number`` that is at most ``limit``."""
     return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
 
 
@@ -224,19 +224,19 @@ def read_config(
     keep: Literal["success", "all"] = "success",
     randomize_from: Path | None = None,
 ) -> GenerateConfig:
-    """The resolved configuration of a generate file.
+    """Return the resolved configuration of a generate file.
 
     Args:
         path: the YAML file.
-        episodes: attempts, instead of parallel_envs × episodes_per_env.
-        seed: instead of the file's.
-        backend: how the worlds run, instead of the file's ``rollout.backend``.
-        keep: keep successes, or everything, marked.
-        randomize_from: an identify run to draw from, instead of the file's ``randomization``; its design, constraints
-            and kappa stay in force.
+        episodes: number of attempts; by default parallel_envs × episodes_per_env.
+        seed: run seed; by default the file's.
+        backend: backend; by default the file's ``rollout.backend``.
+        keep: store successful episodes only, or all with their outcome.
+        randomize_from: identify run to draw from, instead of the ranges in the file's ``randomization``; design,
+            constraints and kappa of the file still apply.
 
     Raises:
-        InputError: a key or value is wrong; names file and key.
+        InputError: a key or value is wrong; the message names file and key.
     """
     value, folder = mark_foreign(load_yaml(path), path), path.parent
     if randomize_from is not None and isinstance(value, dict):
@@ -254,7 +254,7 @@ def resolve(
     backend: str | None = None,
     keep: Literal["success", "all"] = "success",
 ) -> GenerateConfig:
-    """The resolved configuration of plain values; see `read_config`."""
+    """Return the resolved configuration of plain values; see `read_config`."""
     try:
         given = value if seed is None or not isinstance(value, dict) else {**value, "seed": seed}
         file = GenerateFile.model_validate(given)
@@ -283,7 +283,7 @@ def resolve(
 
 
 def _check_rounds(config: GenerateConfig, where: str) -> None:
-    """Refuse rounds that divide into small batches only."""
+    """Raise an error for rounds that divide into small batches only."""
     wanted = config.most_worlds
     if config.round_size > wanted and 2 * config.batch_size < wanted:
         raise InputError(
@@ -310,7 +310,7 @@ def _twin_reference(scene: SceneConfig, where: str, folder: Path) -> str:
 
 
 def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
-    """The frozen plan of draws of a run.
+    """Return the plan of a run.
 
     Raises:
         TwinloopError: see `randomize.section_plan`.
@@ -328,7 +328,7 @@ def make_plan(config: GenerateConfig, twin: Twin) -> Plan:
 
 
 def _task_constraints(config: GenerateConfig, twin: Twin) -> Mapping[str, Constraint]:
-    """The conditions that the task offers by name; a task of a user's own may offer none."""
+    """Return the task's named constraints; a user's task may have none."""
     return getattr(open_task(config.task, twin), "constraints", {})
 
 

@@ -1,4 +1,4 @@
-"""Readings of a twin's sensors in a generated dataset: features and side tables."""
+"""Store readings of a twin's sensors in a generated dataset, as features and side tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from twinloop.rollout import BodySensors, SensorReading, reading_columns, report
 from twinloop.tasks.protocol import Task, TrackedTask, is_tracked
 from twinloop.twin import Twin
 
-SAMPLES = "readings/"  # a sensor's side table is named so, and as the sensor
+SAMPLES = "readings/"  # prefix of a sensor's side table, before the sensor's name
 
 Felt: TypeAlias = dict[str, list[pa.Table]]
-"""Every sample of each sensor, by the name of its side table: one part per episode."""
+"""All samples of each sensor by the name of its side table, one table per episode."""
 
 
 def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, ...]:
-    """The features that the readings of a twin's sensors become: ``observation.KIND.NAME``.
+    """Return the features of the readings of a twin's sensors: ``observation.KIND.NAME``.
 
     Raises:
-        UnknownNameError: the twin carries no sensor of that name.
-        InputError: a sensor that gives no rows of numbers, or whose name cannot be a side table's.
+        UnknownNameError: the twin has no such sensor.
+        InputError: a sensor's readings are no rows of numbers, or its name is not valid for a side table.
     """
     specs: list[ReadingSpec] = []
     for name in reporting_sensors(twin, asked):
@@ -42,7 +42,7 @@ def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, 
 
 
 def environment_spec(task: Task) -> ReadingSpec:
-    """Return the feature of the tracked scene: ``observation.environment_state``, LeRobot's name.
+    """Return the feature of the tracked scene: ``observation.environment_state``, as in LeRobot.
 
     Raises:
         InputError: the task has no tracked values.
@@ -58,7 +58,7 @@ def environment_spec(task: Task) -> ReadingSpec:
 
 
 def with_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
-    """Episodes with what a tracker sees at each frame."""
+    """Return the episodes with the tracked values of the scene at each frame."""
     return [
         replace(episode, readings={**episode.readings, ENVIRONMENT: task.environment(episode.states[:-1])})
         for episode in episodes
@@ -66,7 +66,7 @@ def with_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[
 
 
 def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
-    """Episodes with what their sensors had delivered at each frame, and every sample that they took."""
+    """Return the episodes with the delivered sensor readings at each frame, and all samples of the sensors."""
     kept: list[SimEpisode] = []
     felt: Felt = {_table_name(name): [] for name in sensors.names}
     for episode in episodes:

@@ -21,20 +21,20 @@ class RenderConfig(BaseModel):
     """Settings of the second pass.
 
     Args:
-        cameras: of the twin; None: all that it names.
-        height, width: of the images in pixels, even numbers.
+        cameras: names of cameras of the twin; None for all that it names.
+        height, width: size of the images in pixels, even numbers.
         sizes: other sizes of single cameras, as ``640x480`` (width, height).
-        episodes: a number (the first so many), a text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``: by index), or a list of
-            indices. None: all.
-        renderer: see `render.catalog`; ``auto``: the fastest that works here.
+        episodes: how many from the first on (a number), indices as text (``"0:30"``, ``"3,5,8"``, ``"0:10,40:"``), or a
+            list of indices. None for all.
+        renderer: see `render.catalog`; ``auto`` is the fastest that works on this machine.
         samples: light paths, or samples per pixel, if the renderer has such a setting.
         quality: further settings of the renderer by name.
         annotations: names of annotations; ``all``: every one that the renderer supports.
-        sensors: ``clean`` images without a sensor model; ``device``: through the twin's camera models (``sensors:`` in
-            its YAML), with the readings of its depth cameras and lidars; or the name of a device for all cameras, or a
-            mapping from cameras to ``clean``, ``device`` or names of devices.
-        subframes: largest number of rendered times in one exposure, with a sensor; 1: neither motion blur nor rolling
-            shutter.
+        sensors: ``clean`` for images without a sensor model; ``device`` for the twin's camera models (``sensors:`` in
+            its YAML) and readings of its depth cameras and lidars; the name of a device for all cameras; or a mapping
+            from cameras to ``clean``, ``device`` or names of devices.
+        subframes: largest number of rendered times in one exposure of a sensor; with 1 there is no motion blur and no
+            rolling shutter.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -53,15 +53,15 @@ class RenderConfig(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Return the renderer's settings besides the size."""
+        """Settings of the renderer other than the image size."""
         return {**self.quality, **({} if self.samples is None else {"samples": self.samples})}
 
     @property
     def annotation_settings(self) -> AnnotationSettings | None:
-        """Return the requested annotations, if any.
+        """Requested annotations, or None.
 
         Raises:
-            UnknownNameError: an unknown annotation.
+            UnknownNameError: an annotation does not exist.
         """
         names = ("all",) if self.annotations == "all" else tuple(self.annotations)
         return AnnotationSettings(wanted=names) if names else None
@@ -70,8 +70,8 @@ class RenderConfig(BaseModel):
         """Return the cameras with their sizes, by default all in the twin's order.
 
         Raises:
-            UnknownNameError: a camera that the twin does not name.
-            InputError: there is none, or a size that no image can have.
+            UnknownNameError: the twin does not name a camera.
+            InputError: there is no camera, or a size is not possible for a video.
         """
         existing = twin.spec.cameras
         wanted = existing if self.cameras is None else list(dict.fromkeys(self.cameras))
@@ -89,10 +89,10 @@ class RenderConfig(BaseModel):
 
 
 def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
-    """The settings of plain values.
+    """Return the settings of plain values.
 
     Raises:
-        InputError: a key or a value is wrong; names it.
+        InputError: a key or a value is wrong; the message names it.
     """
     try:
         return RenderConfig.model_validate(dict(values))
@@ -101,10 +101,10 @@ def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
 
 
 def picture_size(text: str) -> tuple[int, int]:
-    """Width and height of ``640x480``.
+    """Return width and height of a text such as ``640x480``.
 
     Raises:
-        InputError: not written so, or no size of a video.
+        InputError: the text has another form, or the size is not possible for a video.
     """
     match = re.fullmatch(r"(\d+)[x×](\d+)", text.strip())
     width, height = (int(match[1]), int(match[2])) if match else (0, 0)
@@ -116,10 +116,10 @@ def picture_size(text: str) -> tuple[int, int]:
 
 
 def chosen_episodes(asked: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
-    """Indices of the chosen ones among ``count`` episodes, in order, each once; see `RenderConfig`.
+    """Return the sorted indices of the chosen episodes among ``count``, each once; see `RenderConfig`.
 
     Raises:
-        InputError: not written so, or an episode that is not there.
+        InputError: the text has another form, or an episode does not exist.
     """
     if asked is None:
         return list(range(count))

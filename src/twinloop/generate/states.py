@@ -1,4 +1,4 @@
-"""Pass one: physics at full speed. Processes or a Ray cluster simulate batches; one process commits."""
+"""Generate states in a first pass: processes or a Ray cluster simulate batches, and one process writes them."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _ENGINES = ("local", "ray", "ray:HOST:PORT")
 
 
 def open_engine(name: str = "local", *, workers: int = 0) -> WorkEngine:
-    """The engine of that name.
+    """Open a work engine by name.
 
     Args:
-        name: ``local``, ``ray`` (the cluster that RAY_ADDRESS names, else this machine alone), or ``ray:HOST:PORT``.
-        workers: batches at a time; 0 takes every core, of this machine or of the cluster.
+        name: ``local``, ``ray`` (the cluster of RAY_ADDRESS, else this machine only), or ``ray:HOST:PORT``.
+        workers: number of batches at a time; 0 for one per core of this machine or of the cluster.
 
     Raises:
-        UnknownNameError: there is none of that name.
-        InputError: a negative number of workers.
+        UnknownNameError: the engine does not exist.
+        InputError: the number of workers is negative.
         MissingDependencyError: Ray is not installed, or no cluster answers.
     """
     if workers < 0:
@@ -64,17 +64,17 @@ def generate_states(
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
-    """Generate a dataset of states; return the result, which is a function of the configuration alone.
+    """Generate a dataset of states; return the result, which depends only on the configuration.
 
     Args:
         output: a missing or empty folder or address in a store, or with ``resume`` one from an earlier run with the
             same configuration.
-        workers: processes of this machine; the bytes written do not depend on it.
-        engine: replaces the processes of this machine; see `open_engine`.
+        workers: number of processes on this machine; the dataset does not depend on it.
+        engine: engine to use instead of processes on this machine; see `open_engine`.
         profile: collects timings over all processes.
 
     Raises:
-        TwinloopError: wrong input, a folder in use, a full disk; committed blocks stay.
+        TwinloopError: the input is wrong, the folder is in use, or the disk is full; committed blocks are kept.
     """
     with profiling(profile), span("start"):
         open_backend(config.file.rollout.backend)
@@ -102,7 +102,7 @@ def generate_states(
 
 
 def batches(config: GenerateConfig, first_block: int = 0) -> int:
-    """How many batches there are from a block on."""
+    """Return the number of batches from a block on."""
     return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
 
@@ -124,7 +124,7 @@ def _generate_blocks(
 
 
 def _starts(config: GenerateConfig, block: int) -> range:
-    """First episode numbers of a block's batches."""
+    """Return the first episode number of each batch of a block."""
     start = block * config.block_size
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
@@ -140,7 +140,7 @@ def _jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterat
 def _gather(
     outcomes: Iterable[BatchOutcome], profile: Profile | None
 ) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], Felt]:
-    """What the batches of one block came to, together."""
+    """Merge the outcomes of the batches of one block."""
     kept: list[SimEpisode] = []
     aside: list[InvalidAttempt] = []
     felt: Felt = {}
@@ -183,13 +183,13 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
 
 
 def _placements(counts: Mapping[str, int]) -> dict[str, Any]:
-    """How often clutter that was drawn could be kept as it fell."""
+    """Return how many draws of clutter were accepted."""
     placed, drawn = counts.get("placed", 0), counts.get("placements", 0)
     return {"clutter": {"placed": placed, "drawn": drawn, "acceptance": placed / drawn}} if drawn else {}
 
 
 def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
-    """What the dataset of a run is."""
+    """Return the specification of a run's dataset."""
     twin, rollout = plan.twin, config.file.rollout
     task = open_task(config.task, twin)
     tracked = (environment_spec(task),) if rollout.environment_state else ()
@@ -210,7 +210,7 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
 
 
 def _unsteady(plan: Plan) -> bool:
-    """Whether the control loop of some world may keep no exact time."""
+    """Return whether the control period may differ from the nominal one in some world."""
     drawn = {name for draw in plan.draws for name in draw.names}
     clock = [param for name, param in plan.twin.params.items() if param.quantity.stage == "clock"]
     return any(param.name in drawn or param.nominal != param.quantity.default for param in clock)

@@ -1,4 +1,4 @@
-"""Robots behind one protocol: virtual ones by seed, the user's own by file; drive and record them."""
+"""Open robots of one protocol (virtual ones by seed, the user's by file), and drive and record them."""
 
 from twinloop.hardware.hidden import HiddenCell, fault_names, hidden_cell
 from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock, check_robot

@@ -26,12 +26,12 @@ from twinloop.twin.compiling import compile_model
 from twinloop.twin.gear import BEARING, JointGear, add_gears, geared_qpos
 from twinloop.twin.quantities.joints import GEAR, MOTOR
 
-_ANY_PLAY = 2e-3  # written per world, see `VirtualArms`
+_ANY_PLAY = 2e-3  # placeholder; `VirtualArms` writes the backlash per world
 
 
 @dataclass(frozen=True, kw_only=True)
 class GearedTwin:
-    """A twin with gear play, and the indices of its parts.
+    """Twin with backlash in its gears, and the indices of its parts.
 
     ``twin`` is the same twin on the geared model: parameters of a joint's drive apply to its motor side. Indices are
     per robot joint: ``motor_qpos``, ``link_qpos`` in qpos, ``motor_dof``, ``link_dof`` in qvel, ``torque`` in
@@ -47,12 +47,12 @@ class GearedTwin:
     gear: NDArray[np.intp]
 
     def qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Convert positions ``(nq,)`` of the plain twin to the geared model, with gears in the middle of their play."""
+        """Convert positions ``(nq,)`` of the plain twin to the geared model, with gears in mid-backlash."""
         return geared_qpos(self.twin.model, twin.model, qpos)
 
 
 def with_gears(twin: Twin) -> GearedTwin:
-    """Return the twin with play at every robot joint, and without command limits of its servos.
+    """Return the twin with backlash at every robot joint, and without command limits of its servos.
 
     `VirtualArms` applies the command limit instead, before the servo's feedback is added. All dry friction is at the
     motors; `VirtualArms` distributes it.

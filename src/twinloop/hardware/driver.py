@@ -26,19 +26,19 @@ from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Clock, Robot
 from twinloop.hardware.reports import joint_values, number
 
 _ROUND_OFF_S = 1e-6
-_FASTEST = 2.0  # how much faster than the computer's clock that of a real robot may run
+_FASTEST = 2.0  # largest speed of a real robot's clock relative to the computer's
 _LONGEST_PAUSE_S = 0.5
 
 
 class CheckedClock:
-    """A clock that never fails, goes back, or lets a real robot's commands follow each other too quickly.
+    """Clock that never fails or goes back, and never runs much faster than the computer's for a real robot.
 
     Attributes:
         fault: why the driver's clock is no longer used, or ""; the computer's clock continues from its last time.
 
     Args:
-        clock: the driver's.
-        real: whether the robot is a real one, whose time cannot pass faster than the computer's.
+        clock: clock of the driver.
+        real: whether the robot is real, so that its time cannot pass faster than the computer's.
     """
 
     def __init__(self, clock: Clock, *, real: bool) -> None:
@@ -56,7 +56,7 @@ class CheckedClock:
 
     def wait_until(self, moment: float) -> None:
         """Return at ``moment`` or a little later."""
-        self.now()  # a clock that went back would sleep for that time
+        self.now()  # detect a clock that went back, which would sleep too long
         if not self.fault:
             try:
                 self._clock.wait_until(moment)
@@ -95,16 +95,16 @@ class CheckedClock:
         self._woken = now, time.perf_counter()
 
 
-_FAREWELL_S = 2.0  # how long to wait for a running call before disconnecting
+_FAREWELL_S = 2.0  # longest wait for a running call before disconnecting
 
 
 class RobotLostError(TwinloopError):
-    """A robot did not answer, or its answer breaks the protocol."""
+    """A robot did not answer, or its answer violates the protocol."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RobotDescription:
-    """The static properties of a robot; see `hardware.protocol.Robot`."""
+    """Static properties of a robot; see `hardware.protocol.Robot`."""
 
     name: str
     origin: str
@@ -172,12 +172,12 @@ class RobotDescription:
 
 
 class RobotDriver:
-    """The protocol `hardware.protocol.Robot` around a driver, with time limits and checked answers.
+    """Robot (`hardware.protocol.Robot`) that calls a driver, with time limits and checked answers.
 
     Attributes:
         robot: the driver.
-        patience_s: see below; may be changed.
-        description: the properties before connecting; those of the protocol are also attributes of this object.
+        patience_s: time limit of a call in s; may be changed.
+        description: the properties before connecting; they are also attributes of this object.
 
     Args:
         robot: the driver.
@@ -207,12 +207,12 @@ class RobotDriver:
 
     @property
     def is_connected(self) -> bool:
-        """See the protocol."""
+        """Whether the robot is connected."""
         return bool(self.call(lambda: self.robot.is_connected))
 
     @property
     def is_calibrated(self) -> bool:
-        """See the protocol."""
+        """Whether the robot is calibrated."""
         return bool(self.call(lambda: self.robot.is_calibrated))
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # the driver's own default is the right one
@@ -226,7 +226,7 @@ class RobotDriver:
         self.clock = self._opened(self._read_clock, kind=RobotLostError)
 
     def calibrate(self) -> None:
-        """See the protocol."""
+        """Calibrate the robot, without a time limit."""
         self._opened(self.robot.calibrate, kind=RobotLostError)
 
     def configure(self) -> None:
@@ -272,7 +272,7 @@ class RobotDriver:
         self._thread.close()
 
     def call(self, call: Callable[[], Any]) -> Any:
-        """Return what a call to the driver returns.
+        """Call the driver and return the result.
 
         Raises:
             RobotLostError: it raised, or did not return in time.
@@ -284,7 +284,7 @@ class RobotDriver:
         return self._called(call, self.patience_s, as_lost)
 
     def _get_vitals(self) -> dict[str, float]:
-        """See `excite_guard.DriveHealth`."""
+        """Return temperatures in °C and torques in N·m of the drives; see `excite_guard.DriveHealth`."""
         vitals: Any = self.robot
         return self.call(lambda: {str(key): number(value) for key, value in dict(vitals.get_vitals()).items()})
 

@@ -1,4 +1,4 @@
-"""File format of an excitation: commands at a rate, target robot, limits, and expected errors.
+"""Read and write the file of an excitation: commands at a rate, target robot, limits, and expected errors.
 
 ``PLAN.yaml`` holds everything except the commands. These are in ``PLAN.csv`` in the same folder, one column per joint
 in rad or m (N·m or N for a torque-controlled robot). Their SHA-256 in the YAML file links the two.
@@ -28,12 +28,12 @@ from twinloop.hardware.limits import MotionLimits
 
 Array = NDArray[np.float64]
 SCHEMA = 1
-_MOST_BYTES = 256 << 20  # of the commands: an hour at 1 kHz of six joints
+_MOST_BYTES = 256 << 20  # of the commands: one hour of six joints at 1 kHz
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExcitationPlan:
-    """An excitation ready to be recorded.
+    """Excitation with its limits and expected errors, as stored in files.
 
     Attributes:
         twin: name or file of its twin, ``twin_hash`` the hash of the twin's content.
@@ -46,7 +46,7 @@ class ExcitationPlan:
         following: largest tracking error over the plausible robots, ``(n,)`` in rad or m.
         repeat: number of recordings assumed for the expected errors.
         expected: per parameter, the standard errors expected before and after, and their unit.
-        made: how it was made: seed, criterion, kinds of pieces, gain.
+        made: origin: seed, criterion, kinds of pieces, gain.
     """
 
     twin: str
@@ -71,7 +71,7 @@ class ExcitationPlan:
         return len(self.commands) / self.hz
 
     def peaks(self) -> dict[str, dict[str, float]]:
-        """Lowest and highest command per joint, and its largest speed and acceleration, in SI units."""
+        """Return each joint's lowest and highest command and largest speed and acceleration, in SI units."""
         rate = np.diff(self.commands, axis=0) * self.hz
         change = np.diff(rate, axis=0) * self.hz
         return {

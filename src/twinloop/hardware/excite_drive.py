@@ -1,4 +1,4 @@
-"""Drive a robot through an excitation: slowly to its start, within limits, monitored, and to rest afterwards."""
+"""Drive a robot through an excitation: slow approach, monitored motion within limits, and rest at the end."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twinloop.hardware.teleop_motion import minimum_jerk
 Array = NDArray[np.float64]
 OnAbort = Literal["hold", "return"]
 TASK = "excitation"
-# Slowly: a sixth of the limit, 0.5 rad/s of the SO-101, a speed at which one can step back.
+# Share of the speed limit: 0.5 rad/s for the SO-101, slow enough for a person to step back.
 _SLOWLY = 1.0 / 6.0
 _REST_S = 1.0  # rest at the start before recording, until the arm stops swinging
 _PATH = 20  # number of poses to check on the way to the start

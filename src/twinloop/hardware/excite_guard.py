@@ -1,4 +1,4 @@
-"""Stop an excitation: a joint does not follow, heat, torque, the robot does not answer, or the user interrupts."""
+"""Stop an excitation at tracking errors, heat, high torque, a missing answer, or on the user's request."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ class GuardedRobot:
             yield self._sent if swings else self._robot.units.from_si(self._sent)
 
     def forget(self) -> None:
-        """Forget the last command: the next one starts at the robot's position."""
+        """Clear the last command, so that the next one starts at the robot's position."""
         self._sent, self._late = None, np.zeros(len(self._plan.joints))
 
     def _look(self, sent: Array) -> None:

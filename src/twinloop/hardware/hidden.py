@@ -1,7 +1,7 @@
-"""True parameters of a virtual robot, hidden from its users; they depend only on twin and seed.
+"""Draw the true parameters of a virtual robot, hidden from its users, from twin and seed only.
 
-`HiddenCell` has the same truth, with the robot's scene, as a twin with parameters: hundreds of episodes of one virtual
-robot run in parallel on any backend.
+`HiddenCell` holds the same parameters and those of the robot's scene for a twin, so that hundreds of episodes of one
+virtual robot can run in parallel on any backend.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class HiddenParameters:
 
     Attributes:
         params: values of the twin's parameters, by name; others are nominal.
-        backlash: total play of each gear, rad or m.
+        backlash: total backlash of each gear, rad or m.
         load_friction: Coulomb friction at the motor per torque that the gear transmits, dimensionless.
         lateness: largest extra latency of a command, s; each command's is uniform between 0 and this.
         oversleep: largest delay of the recording clock, s; uniform between 0 and this.

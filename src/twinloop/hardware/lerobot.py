@@ -1,4 +1,4 @@
-"""LeRobot's robots behind the robot protocol: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
+"""Open LeRobot's robots as robots of twinloop: ``lerobot:so101?port=/dev/ttyACM0&id=my_arm``.
 
 The protocol is LeRobot's interface (lerobot 0.4 to 0.6, ``robots/robot.py``). This module adds what a log needs: the
 units of the values, from the arm's calibration, and the clock; it also uses the safeguards of `lerobot_bus`. LeRobot is
@@ -69,7 +69,7 @@ class LerobotRobot:
 
     @property
     def observation_features(self) -> Mapping[str, Any]:
-        """See the protocol; camera features are shapes, as in LeRobot."""
+        """Keys and types of an observation; cameras have a shape instead of a type, as in LeRobot."""
         offered: Mapping[str, Any] = self._robot.observation_features
         keys = [f"{joint}.{POSITION}" for joint in self._joints]
         missing = [key for key in keys if key not in offered]
@@ -79,12 +79,12 @@ class LerobotRobot:
 
     @property
     def action_features(self) -> Mapping[str, type]:
-        """See the protocol."""
+        """Keys and types of an action, in the order of ``units``."""
         return {f"{joint}.{POSITION}": float for joint in self._joints}
 
     @property
     def is_connected(self) -> bool:
-        """See the protocol."""
+        """Whether the serial bus is open."""
         return bool(self._robot.is_connected)
 
     def connect(self, calibrate: bool = False) -> None:
@@ -116,7 +116,7 @@ class LerobotRobot:
         """Do nothing: LeRobot configures when it connects, and a repetition would let the arm drop for a moment."""
 
     def get_observation(self) -> dict[str, Any]:
-        """See the protocol.
+        """Return the present readings and camera images.
 
         Raises:
             ServoFaultError: a servo reports a fault.
@@ -128,7 +128,7 @@ class LerobotRobot:
         return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in asked}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
-        """See the protocol; LeRobot may limit a command by ``max_relative_target``, which is not set here."""
+        """Issue a command; return the command as sent. LeRobot's ``max_relative_target`` is not set here."""
         self._require_connection()
         sent = self._robot.send_action({key: float(action[key]) for key in self.action_features})
         return {key: float(sent[key]) for key in self.action_features}
@@ -140,14 +140,14 @@ class LerobotRobot:
         config = self._robot.config
         try:
             if config.disable_torque_on_disconnect and self._bus.let_go(self._joints):
-                config.disable_torque_on_disconnect = False  # already done, joint by joint
+                config.disable_torque_on_disconnect = False  # done before, joint by joint
             self._robot.disconnect()
         finally:
             self._bus.close()
 
     @property
     def units(self) -> UnitMap:
-        """See the protocol; from the calibration that LeRobot stores for this arm.
+        """Unit of every joint, from the calibration that LeRobot stores for this arm.
 
         Raises:
             InputError: there is no calibration.

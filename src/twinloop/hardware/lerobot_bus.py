@@ -54,7 +54,7 @@ class GuardedBus:
         return answer
 
     def forget_late_answers(self) -> None:
-        """Drop answers that arrived since the last read; if none arrived yet, wait for them first."""
+        """Discard late answers to earlier questions; if none has arrived yet, wait for them first."""
         if self._lost and self._bus is not None:
             time.sleep(LATE_S)
             self._lost = False
@@ -75,7 +75,7 @@ class GuardedBus:
             if any(said.values()):  # read twice, because a late answer to another question can have any value
                 said = {joint: bits & said[joint] for joint, bits in self._status().items()}
         except ConnectionError:
-            return  # one lost answer; a missing servo is detected when its position is read
+            return  # a lost answer; a missing servo is detected when its position is read
         self._asked = now
         faults = [f"{joint} reports {words}" for joint, status in said.items() if (words := self._words(joint, status))]
         self._wrong = bool(faults)

@@ -1,4 +1,4 @@
-"""Safe limits of robot motion: range, speed, acceleration, torque, and clearance.
+"""Compute safe limits of robot motion: range, speed, acceleration, torque, and clearance.
 
 Distances between shapes are computed, because MuJoCo's contacts within a margin miss some pairs.
 """
@@ -21,7 +21,7 @@ Array = NDArray[np.float64]
 class ProximityPairs:
     """Pairs of shapes that are closer than their required distance at some ``qpos``.
 
-    MuJoCo's contacts do not report all of them: two boxes diagonal to each other have no contact within their margin
+    MuJoCo's contacts do not report all of them: diagonally placed boxes have no contact within their margin
     (MuJoCo 4.0: 9 mm apart under a margin of 25 mm). Therefore bounding spheres select the candidate pairs, and
     ``mj_geomDistance`` computes their distance.
 
@@ -101,12 +101,12 @@ def _collides(model: mujoco.MjModel) -> NDArray[np.bool_]:
     return allowed
 
 
-# Metres that a path keeps from everything: an arm sags by two degrees under its own weight.
+# Minimum distance of a path from everything, m: an arm sags by two degrees under its own weight.
 CLEARANCE = 0.025
 # Part of each joint's half range that stays unused at either end: a calibration by hand is off by one to two degrees
 # of 100 (LeRobot's sweep), and an arm overshoots.
 RANGE_MARGIN = 0.05
-# Shares of what the servo could do. 0.6 of the STS3215's no-load speed (5.3 rad/s) is 3.2 rad/s, the fastest that a
+# Shares of the servo's capability. 0.6 of the STS3215's no-load speed (5.3 rad/s) is 3.2 rad/s, the fastest that a
 # person moved one (so101_pick_place_tape: 200 deg/s); above it the motor has no torque left to follow a command.
 SPEED_SHARE, ACCELERATION_SHARE = 0.6, 0.6
 # Root mean square over stall torque. Heat goes with its square; hobby servos are rated at a third to a half of stall.

@@ -1,4 +1,4 @@
-"""Protocol of every robot: LeRobot's interface, plus clock, units and source for logs.
+"""Define the protocol of every robot: LeRobot's interface, plus clock, units and source for logs.
 
 `check_robot` tests whether an implementation follows the protocol.
 """
@@ -110,7 +110,7 @@ class Robot(Protocol):
 
     @property
     def units(self) -> UnitMap:
-        """The unit of every joint, in column order."""
+        """Unit of every joint, in column order."""
         ...
 
     @property
@@ -127,7 +127,7 @@ class Robot(Protocol):
 _SUFFIXES = (f".{POSITION}", f".{TORQUE}")
 _HOLD_S = 0.2
 _ROUND_OFF_S = 1e-6
-_NEAR = 0.1  # rad or m; an arm at rest may read to be a few degrees beyond its own limits
+_NEAR = 0.1  # rad or m; the reading of an arm at rest may be a few degrees beyond its limits
 
 
 def check_robot(robot: Robot) -> None:
@@ -221,7 +221,7 @@ def _read(robot: Robot) -> dict[str, float]:
 
 
 def _near(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
-    """Return whether a hold command is returned as given, apart from the robot's own limits."""
+    """Return whether a hold command is returned as given or limited by the robot."""
     values = [np.array(list(each.values())) for each in (given, sent)]
     if all(key.endswith(f".{POSITION}") for key in given):
         values = [robot.units.to_si(each) for each in values]

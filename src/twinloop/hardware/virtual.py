@@ -58,12 +58,12 @@ class TwinRobot:
 
     @property
     def units(self) -> UnitMap:
-        """See the protocol."""
+        """Unit of every joint, as in the twin's datasets."""
         return self._twin.units
 
     @property
     def action_features(self) -> Mapping[str, type]:
-        """See the protocol."""
+        """Keys and types of an action, in the order of ``units``."""
         quantity = POSITION if self._twin.robot.control == "position" else TORQUE
         return {f"{joint}.{quantity}": float for joint in self.units.names}
 
@@ -97,12 +97,12 @@ class VirtualRobot(TwinRobot):
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """See the protocol."""
+        """Keys and types of an observation: the joints' positions."""
         return {f"{joint}.{POSITION}": float for joint in self.units.names}
 
     @property
     def is_connected(self) -> bool:
-        """See the protocol."""
+        """Whether the robot is switched on."""
         return self._arms is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
@@ -112,7 +112,7 @@ class VirtualRobot(TwinRobot):
             self._session += 1
 
     def get_observation(self) -> dict[str, float]:
-        """See the protocol."""
+        """Return the present encoder readings."""
         values = self._connected().observe()[0]
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
@@ -134,7 +134,7 @@ class VirtualRobot(TwinRobot):
 
     @property
     def clock(self) -> VirtualClock:
-        """See the protocol."""
+        """Clock of the simulated time."""
         return VirtualClock(self._connected)
 
     def reveal(self) -> HiddenParameters:

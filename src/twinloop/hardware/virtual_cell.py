@@ -1,4 +1,4 @@
-"""A virtual robot at its task behind the robot protocol: one `HiddenCell`, one step at a time."""
+"""Simulate a virtual robot at its task behind the robot protocol: one `HiddenCell`, step by step."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
 from twinloop.tasks.protocol import is_tracked
 from twinloop.twin import load_twin
 
-_LONGEST_S = 300.0  # of a session; readings depend on the past, which is kept in memory
+_LONGEST_S = 300.0  # longest session in s; all past states are kept in memory, because readings depend on them
 _ROUND_OFF = 1e-6
 
 
@@ -127,14 +127,14 @@ class VirtualCell(TwinRobot):
 
     @property
     def observation_features(self) -> Mapping[str, type]:
-        """See the protocol; joints first, then tracked objects."""
+        """Keys and types of an observation: joints first, then tracked objects."""
         seen = self.task.environment_names if is_tracked(self.task) else ()
         keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
         return dict.fromkeys(keys, float)
 
     @property
     def is_connected(self) -> bool:
-        """See the protocol."""
+        """Whether an episode is running."""
         return self._session is not None
 
     def connect(self, calibrate: bool = True) -> None:  # noqa: ARG002  # LeRobot's signature; see `calibrate`
@@ -144,7 +144,7 @@ class VirtualCell(TwinRobot):
             self._number += 1
 
     def get_observation(self) -> dict[str, float]:
-        """See the protocol."""
+        """Return the present readings of joints and tracked objects."""
         seen = self._connected().observation
         values = np.concatenate([seen[name][0] for name in (STATE, ENVIRONMENT) if name in seen])
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
@@ -174,7 +174,7 @@ class VirtualCell(TwinRobot):
 
     @property
     def clock(self) -> CellClock:
-        """See the protocol."""
+        """Clock of the simulated episode."""
         return CellClock(self._connected)
 
     def success(self) -> bool:
@@ -182,7 +182,7 @@ class VirtualCell(TwinRobot):
         return self._connected().success()
 
     def states(self) -> NDArray[np.float64]:
-        """True states of this episode up to now ``(nstep + 1, nstate)``, for evaluation."""
+        """Return the true states of this episode up to now ``(nstep + 1, nstate)``, for evaluation."""
         return self._connected().states
 
     def _connected(self) -> CellSession:

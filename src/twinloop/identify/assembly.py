@@ -98,14 +98,14 @@ def free_space(
     known: Mapping[str, float] | None = None,
     conditions: Collection[str] = (),
 ) -> FitSpace:
-    """Return the free parameters of a fit: the named ones, or by default the robot's parameters of the `free_kinds`.
+    """Return the free parameters of a fit: those in ``config``, or by default the robot's that `free_kinds` lists.
 
     Args:
         twin: the twin to identify.
         config: free and fixed parameters, priors, and start values.
         start: start values in SI units instead of the nominal values; those of ``config`` take precedence.
         known: further fixed values, SI.
-        conditions: names of further parameters that are not free.
+        conditions: names of parameters that each episode states; they are not free.
 
     Raises:
         InputError: no parameter of the twin is free, or a free one has no prior.
@@ -131,7 +131,7 @@ def free_kinds() -> list[Quantity]:
 
 
 def _of_the_robot(twin: Twin) -> dict[str, int | None]:
-    """Return the robot's parameters of the `free_kinds`, each with its joint's index."""
+    """Return the robot's parameters of the quantities in `free_kinds`, each with its joint's index."""
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
         for kind in free_kinds():

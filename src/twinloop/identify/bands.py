@@ -1,4 +1,4 @@
-"""Residual noise of a fit, and prediction bands of clips from parameter draws and that noise.
+"""Estimate the residual noise of a fit, and predict bands of clips from parameter draws and that noise.
 
 A residual that the motion predicts in unseen clips is not noise but physics that the twin lacks. The prediction is a
 ridge regression, cross-validated over episodes. Its features are the commands, the measured motion (positions, speeds,

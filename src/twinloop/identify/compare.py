@@ -84,7 +84,7 @@ class StructureResult:
 
 @dataclass(frozen=True, kw_only=True)
 class StructureComparison(JsonRecord):
-    """Results of all structures.
+    """Comparison of all structures on held-out episodes.
 
     ``base`` is the base fit's held-out error by channel, in the channel's unit. ``folds`` is 1 for a single holdout.
     """
@@ -151,7 +151,7 @@ def _verdict(row: StructureResult, best: str) -> str:
     if row.improvement.high < 0:
         return "makes it worse on new clips"
     if row.improvement.high < LEAST_GAIN:
-        return "buys nothing"
+        return f"no relevant gain: below {LEAST_GAIN:.0%}"
     return f"no significant gain on these clips (at most {float(row.improvement.high):+.1%})"
 
 

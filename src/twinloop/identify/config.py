@@ -1,4 +1,4 @@
-"""Configuration of a fit, and the choice of held-out episodes."""
+"""Configure a fit, and choose the held-out episodes."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class FitConfig:
         level: confidence level of the intervals.
         coupled: one Jacobian for all joints (True) or one block per joint (False); by default chosen by the number of
             joints.
-        width: the residual at which the loss changes from square to linear, as a multiple of each channel's median
-            residual. The median is estimated at the start of the optimization and again during it.
+        width: residual at which the loss changes from square to linear, as a multiple of each channel's median
+            absolute residual. The median is estimated at the start of the optimization and again during it.
         rescale: maximum number of times that the noise of each sensor is estimated again during the optimization.
         bounds: narrower bounds by pattern, SI.
         search: ``lm`` is Levenberg-Marquardt from one start, ``multistart`` from many starts at once; ``cma`` is an

@@ -130,7 +130,7 @@ def calibrate(
         twin: the identified twin.
         distribution: the distribution from the fit.
         backend: the backend that simulates the replays.
-        training: the clips of the fit.
+        training: the clips that the fit was trained on.
         calibration: clips that are neither in the fit nor in the test; may be empty.
         test: clips for the coverage curve.
         config: configuration of the fit.

@@ -145,7 +145,7 @@ def drift(
 
     Args:
         twin: the twin.
-        episodes: the log.
+        episodes: the log; the trend is tested along their order.
         groups: group of each episode, see `drift_groups`.
         backend: the backend that simulates the replays.
         config: configuration of the fits.

@@ -77,7 +77,7 @@ class ExcitationOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Excitation:
-    """A motion and its expected information.
+    """A suggested motion and its expected Fisher information.
 
     ``commands`` ``(T, n)`` are in SI units at the twin's control rate; ``kinds`` are the shapes of its segments.
     ``told`` is the information of one pass at every plausible point, ``(npoint, p, p)``; ``excited`` ``(npoint, p)`` is

@@ -1,4 +1,4 @@
-"""Motion shapes for excitation, their Fisher information, and checks that a robot may execute them.
+"""Draw motions for excitation, compute their Fisher information, and check that a robot may execute them.
 
 Finite Fourier series (Swevers, Ganseman, Tükel, De Schutter & Van Brussel, IEEE Trans. Robotics and Automation 13,
 1997) move all joints at once. Steps with pauses excite delay, saturation and static friction. Frequency sweeps excite
@@ -155,7 +155,7 @@ def _reaching(distance: Array, limits: MotionLimits) -> float:
 def _about_a_pose(
     random: np.random.Generator, time: Array, home: Array, limits: MotionLimits
 ) -> tuple[Array, float, Array, Array]:
-    """Return a random pose, the time near it in s, the elapsed part of that ``(T,)``, and the whole path ``(T, n)``."""
+    """Return a random pose, the duration there in s, the elapsed part of it ``(T,)``, and the path ``(T, n)``."""
     centre = _centre(random, home, limits)
     begin = _reaching(centre - home, limits)
     end = time[-1] - begin

@@ -1,4 +1,4 @@
-"""Fisher information of readings about parameters, and parameter combinations that the data do not determine.
+"""Compute the Fisher information of readings, and find parameter combinations that the data do not determine.
 
 The residuals of a fit are correlated in time: the twin errs in the same direction for many frames. The information here
 is that of the fit's estimator, least squares over all frames, under such noise. The noise of each channel is modelled
@@ -120,7 +120,7 @@ def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseMod
 
 
 def left_over(problem: FitProblem, here: Linearization, least: Array) -> ResidualNoiseModel:
-    """Return the expected residuals after one more linear step of a fit: noise and missing physics.
+    """Return the noise model of the residuals after one more linear step of a fit: noise plus missing physics.
 
     Args:
         problem: the fit.

@@ -35,7 +35,7 @@ _ALIKE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterOutlook(JsonRecord):
-    """Expected knowledge of one parameter over the plausible points, from the data or with a suggested excitation.
+    """Expected accuracy of one parameter over the plausible points, from the data or with a suggested excitation.
 
     ``excitation`` is the RMS change of the readings per prior standard deviation, in units of the noise. ``error`` is
     the expected standard error in prior standard deviations. Each is the median and the worst of the points.
@@ -77,7 +77,7 @@ class PlannedParam(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class IdentificationPlan(JsonRecord):
-    """The parameters that data can identify, before any fit.
+    """Plan of an identification: the parameters that the data can identify, before any fit.
 
     ``condition`` is cond(ĴᵀĴ) of the information per joint, or of all joints together, at the first point and at the
     worst. ``directions`` are the undetermined ones at the first point. ``freeze`` are parameters to fix so that the
@@ -130,9 +130,9 @@ class IdentificationPlan(JsonRecord):
         return "\n\n".join("\n".join(lines) for lines in sections if lines)
 
     def _head(self) -> list[str]:
-        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data,"
+        told = f"{self.episodes} episodes, {self.frames} frames" if self.frames else "the prior alone, without data"
         return [
-            f"What {told} can tell about {self.twin}, before any fit, over {self.points} plausible sets of parameters.",
+            f"Identifiability of {self.twin} from {told}, before any fit; {self.points} plausible sets of parameters.",
             *self.findings,
         ]
 

@@ -1,4 +1,4 @@
-"""Least-squares problem of a fit over batched replays: residuals, robust loss, priors, slopes.
+"""Define the least-squares problem of a fit over batched replays: residuals, robust loss, priors, slopes.
 
 All perturbations run in one batch. If joints barely affect each other's readings, the k-th parameters of all joints are
 perturbed in the same world and the Jacobian is block-diagonal. A single block with all parameters is the full Jacobian.
@@ -22,7 +22,7 @@ Readings = Callable[[Array, Array], Array]
 # Finite-difference step in units of the prior's standard deviation: far above round-off and above the roughness of
 # replays with stiction, far below their curvature.
 _DIFFERENCE = 0.05
-# Weight of the prior against a mean loss of about one per joint: it determines what the data do not. Chosen on
+# Weight of the prior against a mean loss of about one per joint: it decides parameters that data do not. Chosen on
 # episodes 20 to 29 of the SO-101 log by fits to 0 to 19: from 3e-4 to 1.5e-2 the error moves by under 5 %, at 6e-2
 # the elbow's grows by half; in the middle the identified servos are most similar.
 PRIOR_WEIGHT = 4e-3
@@ -142,7 +142,7 @@ class ProbePoints:
 
 
 def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> ProbePoints:
-    """Return the points to replay for the slopes at a point; a step never crosses a bound. See `linearize`."""
+    """Return the points to replay for the slopes at a point; steps never cross a bound. Arguments: see `linearize`."""
     local = problem.no_local if local is None else local
     world, m = _worlds(problem, alone=alone), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd

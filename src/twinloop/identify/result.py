@@ -1,4 +1,4 @@
-"""Results of a fit, as text and as JSON."""
+"""Store the results of a fit, and format them as text and JSON."""
 
 from __future__ import annotations
 
@@ -124,12 +124,12 @@ _METHODS = {
 
 @dataclass(frozen=True, kw_only=True)
 class IdentifyResult(JsonRecord):
-    """An identified twin.
+    """Result of an identification: distribution over parameters, intervals, errors and residuals.
 
     Errors are mean absolute errors per joint in the log's units, open loop from the first frame. ``holdout_error`` is
-    None if nothing was held out; the result is then labelled so. ``condition`` and ``directions`` describe what the
-    data do not determine, see `identify.uncertainty`. ``optima`` are parameter values of several optima with nearly the
-    same loss, the reported one first. ``profiles`` are the requested ones.
+    None if nothing was held out; the result is then labelled so. ``condition`` and ``directions`` describe combinations
+    that the data do not determine, see `identify.uncertainty`. ``optima`` are parameter values of optima with nearly
+    the same loss, the reported one first. ``profiles`` are the requested ones.
     """
 
     distribution: ParamDistribution
@@ -151,7 +151,7 @@ class IdentifyResult(JsonRecord):
     notes: tuple[str, ...] = ()
     optima: tuple[Mapping[str, float], ...] = ()
     profiles: tuple[ParameterProfile, ...] = ()
-    json_schema = 2  # which adds evidence, correlation, noise, sides and degrees of freedom
+    json_schema = 2  # version 2 adds evidence, correlation, noise, sides and degrees of freedom
     json_names: ClassVar = {"directions": "not_determined_directions"}
     json_also = ("determined", "correlation")
 

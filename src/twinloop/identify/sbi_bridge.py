@@ -1,4 +1,4 @@
-"""Posterior by simulation-based inference, with its checks; to compare with the intervals of a fit.
+"""Draw from a posterior by simulation-based inference and check it, to compare it with the intervals of a fit.
 
 Parameters are drawn from the fit's prior (normal in transformed coordinates, within the bounds). The log's windows are
 replayed with them, with drawn first states and noise. A flow learns the distribution of parameters given summaries

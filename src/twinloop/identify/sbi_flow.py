@@ -1,4 +1,4 @@
-"""Interface to torch and sbi: a normalizing flow trained on parameters and their summaries."""
+"""Train a normalizing flow on parameters and their summaries, with torch and sbi."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, 
     threads = torch.get_num_threads()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        torch.set_num_threads(1)  # small layers gain nothing from threads, and sums keep one order
+        torch.set_num_threads(1)  # small layers gain nothing from threads, and one thread sums in a fixed order
         try:
             p = theta.shape[1]
             prior = torch.distributions.MultivariateNormal(torch.zeros(p), torch.eye(p))
             network = builder(model="maf", hidden_features=_FEATURES, num_transforms=_TRANSFORMS)
             training = npe(prior=prior, density_estimator=network, tracker=_NullTracker(), show_progress_bars=False)
             training.append_simulations(torch.as_tensor(theta).float(), torch.as_tensor(x).float())
-            with contextlib.redirect_stdout(io.StringIO()):  # it prints its convergence
+            with contextlib.redirect_stdout(io.StringIO()):  # sbi prints its convergence
                 flow = training.train(
                     training_batch_size=_BATCH,
                     learning_rate=_RATE,

@@ -1,4 +1,4 @@
-"""Results of simulation-based inference: draws, their intervals, the calibration check, and the misfit check."""
+"""Store results of simulation-based inference: draws, their intervals, the calibration check, the misfit check."""
 
 from __future__ import annotations
 

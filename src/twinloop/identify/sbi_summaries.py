@@ -1,4 +1,4 @@
-"""Summary statistics of a log for simulation-based inference: scores at the fit's estimate, and residual summaries.
+"""Compute summary statistics of a log for simulation-based inference: scores at the estimate, residual summaries.
 
 Readings minus those at the estimate are whitened by the noise's autocorrelation. Their projection on the slopes, with
 first states eliminated, is one Gauss–Newton step of the parameters. To first order it contains all information of the
@@ -63,7 +63,7 @@ class SummaryStatistics:
 
     @cached_property
     def _elimination(self) -> tuple[Array, Array, Array, Array]:
-        """Normal equations of the first states, cross terms, their solution, and the parameters' covariance."""
+        """Normal matrix of the first states, cross terms, their solution, and the parameters' covariance."""
         inner = np.einsum("efcm,efcn->emn", self.starts, self.starts, optimize=True) + np.diag(self.local_sd**-2.0)
         cross = np.einsum("efcm,efcp->emp", self.starts, self.slopes, optimize=True)
         solved = np.linalg.solve(inner, cross)

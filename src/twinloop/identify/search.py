@@ -1,4 +1,4 @@
-"""Global search beyond one descent: from many starts, and by CMA-ES.
+"""Search globally for the optimum of a fit: from many starts, and by CMA-ES.
 
 Every generation of CMA-ES is one batch of replays; it suits rough objectives with misleading slopes. It searches in
 units of the prior's standard deviations. Levenberg–Marquardt then refines its result (`walk`). Hansen, "The CMA
@@ -100,7 +100,7 @@ _DIVERGED = 1e12  # in place of an infinite loss, which the strategy cannot use
 
 @dataclass(frozen=True)
 class EvolutionResult:
-    """Result of a search: the best evaluated ``point`` or the last mean, its ``loss``, and the history.
+    """Result of a CMA-ES search: the best evaluated ``point`` or the last mean, its ``loss``, and the history.
 
     ``history`` is the best loss after each generation. ``told`` are the losses of every generation's points; with them
     the same search can be resumed. ``converged`` states that the strategy itself stopped.

@@ -1,4 +1,4 @@
-"""Levenberg–Marquardt over batched replays, and checkpoints of long fits.
+"""Minimize a fit by Levenberg–Marquardt over batched replays, and store checkpoints of long fits.
 
 All trial steps of all blocks run in one batch. A step is accepted only if the total loss of all channels falls, so that
 the coupling that a block-diagonal Jacobian ignores cannot mislead the solver. A descent is a generator that yields
@@ -34,7 +34,7 @@ _MOST_NUMBERS = 20_000_000  # residuals replayed at once: 160 MB
 
 @dataclass(frozen=True, kw_only=True)
 class SolverSolution:
-    """End of a descent. ``history`` is the total loss after each accepted step; ``replays`` is the number of worlds."""
+    """Result of a descent: ``history`` is the total loss after each accepted step, ``replays`` the number of worlds."""
 
     end: Linearization
     history: tuple[float, ...]
@@ -110,7 +110,7 @@ def solve(
         start: start point, ``(p,)``.
         local: initial corrections of the first states, ``(nwindow, m)``.
         iterations: maximum number of steps, accepted or rejected.
-        tolerance: see above.
+        tolerance: relative fall of the total loss in two steps, below which the descent ends.
     """
     return solve_together(problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance)[0]
 

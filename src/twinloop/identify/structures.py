@@ -1,4 +1,4 @@
-"""Physics that a twin may lack, as lists of parameters to free or to fix; `compare` tests them.
+"""Define physics that a twin may lack, as lists of parameters to free or to fix; `compare` tests them.
 
 A structure names parameters by patterns and gives the ``neutral`` values at which its physics is absent. It also has
 start values and priors for the fit. With ``gears`` the twin is compiled with a motor side for every joint. A user's own
@@ -84,7 +84,7 @@ class Structure(BaseModel):
         return twin
 
     def names(self, twin: Twin) -> tuple[str, ...]:
-        """Return the parameters that the structure adds to ``twin``, on which `applied` was called."""
+        """Return the parameters that the structure adds to ``twin``, the result of `applied`."""
         found = [name for pattern in self.frees for name in fnmatch.filter(twin.params, pattern)]
         return tuple(dict.fromkeys(found))
 

@@ -1,4 +1,4 @@
-"""Survey of data and twin before any fit: noise, plausible parameters, and the log's information at each of them."""
+"""Survey data and twin before any fit: noise, plausible parameters, and the log's information at each of them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ProfileOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfileSurvey:
-    """Result of a survey.
+    """Information of a log about a twin, before any fit.
 
     ``points`` ``(npoint, p)`` are plausible parameters. ``told`` ``(npoint, p, p)`` is the information of all windows
     together; ``excited`` ``(npoint, p)``: see `fisher.excitation`. ``groups`` are jointly fitted parameters, by name.

@@ -1,4 +1,4 @@
-"""Uncertainty of a fit: covariance, intervals, and the parameters that the data do not determine.
+"""Compute the uncertainty of a fit: covariance, intervals, and the parameters that the data do not determine.
 
 The estimate minimizes a robust loss plus a weak prior. Its covariance is M (Σ_c s_c s_cᵀ + P Σ P) M. M is the inverse
 curvature of the loss; s_c are the scores of independent clusters (episodes, or blocks of time); P and Σ are curvature
@@ -164,17 +164,17 @@ Method = Literal["sandwich", "score bootstrap", "refit bootstrap", "none"]
 
 # A parameter is not determined if its standard error exceeds this part of its prior deviation.
 LEAST_GAIN = 0.5
-_OPEN = "the data leave it open"
+_OPEN = "the data do not constrain it"
 _ALONE = "one episode gives no interval"
 _PAST = "ends on its bound"
-_VAGUE = "no better known than before"
+_VAGUE = f"its standard error exceeds {LEAST_GAIN:g} of its prior deviation"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uncertainty:
     """Uncertainty of each parameter, in the solver's coordinates.
 
-    ``covariance`` ``(p, p)`` is 0 between blocks, where it is not estimated; undetermined parameters keep their prior
+    ``covariance`` ``(p, p)`` is 0 between blocks (not estimated there); undetermined parameters keep their prior
     variance. ``low`` and ``high`` are the limits at ``level``, NaN for undetermined parameters, for which ``reasons``
     has the reason. A parameter on its bound has a one-sided interval: ``sides`` is "at most", "at least" or "".
     ``curvature`` ``(p,)`` is that of the loss along each parameter with the others optimized. ``df`` are degrees of

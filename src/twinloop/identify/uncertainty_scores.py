@@ -1,4 +1,4 @@
-"""Contributions of single frames to gradient and curvature of a fit's loss, and the independent clusters of frames."""
+"""Compute single frames' contributions to gradient and curvature of a fit's loss, and choose clusters of frames."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class FrameScores:
-    """One block's loss at a point, frame by frame.
+    """Derivatives of one block's loss at a point, frame by frame.
 
     ``slopes`` ``(nwindow, nframe, nchannel, p)`` are those of the residual with each window's first state eliminated, 0
     at missing measurements. ``pull`` ``(nwindow, nframe, nchannel)`` and ``bend`` are first and second derivative of

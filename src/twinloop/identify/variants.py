@@ -1,4 +1,4 @@
-"""Variants of a fit near its solution: bootstrap refits to resampled clusters, and profile likelihoods.
+"""Compute variants of a fit near its solution: bootstrap refits to resampled clusters, and profile likelihoods.
 
 Each variant takes separate Newton steps on Huber's loss; the replays of all variants run in one batch.
 
@@ -148,7 +148,7 @@ def refit_bootstrap(
     """Return estimates from resampled clusters, ``(draws, p)``.
 
     A refit takes a few Newton steps and keeps the last one only if it lowers the loss. Unlike the one-step bootstrap it
-    updates slopes and curvature on the way.
+    computes slopes and curvature again in every step.
 
     Args:
         problem: the fit.

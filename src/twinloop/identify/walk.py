@@ -1,4 +1,4 @@
-"""Optimization of a fit from start to estimate, stage by stage, with notes for the user.
+"""Optimize a fit from start to estimate, stage by stage, with notes for the user.
 
 The first stage fits few parameters on few windows. Then all parameters are fitted by the configured search, and the
 noise of every sensor is estimated again until it is stable. The last steps use all training windows. The checkpoint is
@@ -92,9 +92,9 @@ def at_bounds(space: FitSpace, point: Array) -> list[str]:
             if abs(value - bound) < _NEAR_BOUND * parameter.sd:
                 limit = float(np.exp(bound)) if parameter.log else bound
                 said.append(
-                    f"{parameter.name} ends on its {side} bound, {limit:g} {parameter.param.unit}: the data ask for "
-                    f"{'less' if side == 'lower' else 'more'}. Widen the bound if that is possible, else fix the "
-                    "parameter there and look for physics that the twin lacks."
+                    f"{parameter.name} ends on its {side} bound, {limit:g} {parameter.param.unit}: the data favour "
+                    f"{'lower' if side == 'lower' else 'higher'} values. Widen the bound if that is possible, else fix "
+                    "the parameter there and look for physics that the twin lacks."
                 )
     return said
 
@@ -240,7 +240,7 @@ class _FitStages:
         return list(points[~lost])
 
     def _first(self, logs: ReplayLogs, start: Array) -> Array:
-        """Fit only the parameters that explain most, and return ``start`` with their values."""
+        """Fit only the parameters whose quantities declare ``first``, and return ``start`` with their values."""
         space = self.space
         first = space.columns(lambda fit: fit.first)
         if not 0 < len(first) < len(space.names):

@@ -28,7 +28,7 @@ class ObserverPair:
     """Agreement of two observers on the ``episodes`` that both labelled.
 
     ``raw`` is the share of equal labels (exact binomial interval), ``kappa`` the agreement beyond chance; for numbers
-    ``apart`` is the median difference of the second from the first, and there is no kappa. ``confusion`` counts the
+    ``apart`` is the median of second minus first, and there is no kappa. ``confusion`` counts the
     labels of the first (rows) against those of the second.
     """
 
@@ -41,7 +41,7 @@ class ObserverPair:
     apart: float | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form."""
+        """Return a JSON-compatible dictionary."""
         return {
             "first": self.first,
             "second": self.second,
@@ -69,18 +69,18 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
     """Return the agreement of observers on one kind.
 
     Args:
-        rows: of the view `labels` of that kind, whole episodes.
+        rows: rows of the view `labels` for this kind, of whole episodes.
         kind: ``success``, ``failure`` or ``number/NAME``.
-        level: of the intervals, over episodes.
-        seed: of resamples.
+        level: level of the intervals, which are over episodes.
+        seed: seed of the resampling of episodes.
 
     Raises:
         InputError: fewer than two observers, or fewer than two episodes labelled by two of them.
-        UnknownNameError: a kind whose agreement is not measured in this way.
+        UnknownNameError: this function does not measure the agreement on this kind.
     """
     number = kind.startswith("number/")
     if kind not in ("success", "failure") and not number:
-        raise UnknownNameError("kind", kind, KINDS, where="those of which agreement is measured")
+        raise UnknownNameError("kind", kind, KINDS, where="the kinds whose agreement is measured")
     said = table_of(rows)
     observers, episodes = require_observers(said, kind)
     values = np.array([[said[name].get(who) for who in observers] for name in episodes], dtype=object)
@@ -102,7 +102,7 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
 
 
 def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return the labels by observer and episode, without ``unknown``."""
+    """Return the labels by episode, then by observer, without ``unknown``."""
     said: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["value"] != UNKNOWN:
@@ -116,15 +116,15 @@ def observer(row: Mapping[str, Any]) -> str:
 
 
 def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple[list[str], list[str]]:
-    """Return observers in order, and the episodes that two or more of them labelled.
+    """Return the observers in order, and the episodes that two or more of them labelled.
 
     Raises:
         InputError: there are too few of either; lists the observers.
     """
     observers = sorted({who for answers in said.values() for who in answers})
     if len(observers) < _FEWEST:
-        who = f"only {observers[0]} speaks" if observers else "nobody speaks"
-        raise InputError(f"Of {kind} {who}, and agreement is between two. Label by hand, or run a rule as well.")
+        who = f"only {observers[0]} has" if observers else "no observer has"
+        raise InputError(f"Agreement needs two observers, but {who} labels of {kind}. Label by hand, or run a rule.")
     episodes = sorted(name for name, answers in said.items() if len(answers) >= _FEWEST)
     if len(episodes) < _FEWEST:
         raise InputError(
@@ -137,7 +137,7 @@ def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple
 def _pair(
     first: str, second: str, values: NDArray[np.object_], *, number: bool, level: float, seed: int
 ) -> ObserverPair | None:
-    """None where fewer than two episodes have both."""
+    """Return the agreement of two observers; None if fewer than two episodes have labels of both."""
     both = np.array([row for row in values.tolist() if None not in row], dtype=object).reshape(-1, 2)
     if len(both) < _FEWEST:
         return None
@@ -174,10 +174,10 @@ _FEW = 2
 
 @dataclass(frozen=True, kw_only=True)
 class BoundaryPair:
-    """Two observers' beginnings of subtasks in the ``episodes`` that both divided.
+    """Agreement of two observers on the beginnings of subtasks, in the ``episodes`` that both divided.
 
     ``f1`` counts beginnings after the first frame that agree within ``tolerance_s``; ``offset_s`` is the median delay
-    of the second, over those; ``alike`` is the share of frames with the same label, of those that both labelled.
+    of the second over these, in s; ``alike`` is the share of frames with the same label, of those that both labelled.
     """
 
     first: str
@@ -189,7 +189,7 @@ class BoundaryPair:
     alike: Interval
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form."""
+        """Return a JSON-compatible dictionary."""
         return vars(self) | {"f1": self.f1.to_json(), "alike": self.alike.to_json()}
 
 
@@ -204,11 +204,11 @@ def boundary_agreement(
     """Return the agreement of every pair of observers on subtasks, and the episodes by agreement, worst first.
 
     Args:
-        rows: of the view `labels`, kind ``subtask``, whole episodes.
+        rows: rows of the view `labels` for the kind ``subtask``, with first and last frame.
         fps: frames per second by episode.
         tolerance_s: largest difference of two matching beginnings, in s.
-        level: of the intervals, over episodes.
-        seed: of resamples.
+        level: level of the intervals, which are over episodes.
+        seed: seed of the resampling of episodes.
 
     Raises:
         InputError: fewer than two observers, or fewer than two episodes that both of any pair divided.
@@ -231,7 +231,7 @@ def boundary_agreement(
             if figure.f1 < 1.0 and figure.f1 < worst.get(name, {"f1": 1.0})["f1"]:
                 worst[name] = row
     if not pairs:
-        raise InputError(f"No two of {', '.join(observers)} divide {_FEW} of the same episodes. Let them.")
+        raise InputError(f"No two of {', '.join(observers)} divided {_FEW} of the same episodes. Let both label these.")
     return pairs, sorted(worst.values(), key=lambda row: (row["f1"], row["episode_id"]))
 
 
@@ -250,7 +250,7 @@ class _AgreementMetrics:
 
 def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> _AgreementMetrics:
     begins = [np.array(sorted(first for first, _, _ in part if first > 0)) for part in (one, other)]
-    # A hair more, because frames are compared in whole numbers and the tolerance is given in seconds.
+    # Slightly more, because frames are compared in whole numbers and the tolerance is given in seconds.
     found = match_moments(begins[0], begins[1], tolerance_s * fps + 1e-6)
     count = 1 + max(last for _, last, _ in (*one, *other))
     words = [_words(part, count) for part in (one, other)]

@@ -59,10 +59,10 @@ class LabelLine(BaseModel):
 
 
 def read_labels(path: Path) -> list[LabelLine]:
-    """The lines of a ``.csv`` or ``.jsonl`` file.
+    """Return the lines of a label file, ``.csv`` or ``.jsonl``.
 
     Raises:
-        InputError: the file is missing, too large, or no such file; names the first lines that are wrong.
+        InputError: the file is missing, too large, or has another format; names the first wrong lines.
     """
     if path.suffix not in (".csv", ".jsonl"):
         raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/guides/labels.md describes both.")
@@ -78,7 +78,7 @@ def read_labels(path: Path) -> list[LabelLine]:
         more = f" and {len(wrong) - _MOST_ERRORS} more lines" if len(wrong) > _MOST_ERRORS else ""
         raise InputError(f"{path}: {'; '.join(wrong[:_MOST_ERRORS])}{more}. Nothing was written.")
     if not lines:
-        raise InputError(f"{path} holds no label. Nothing was written.")
+        raise InputError(f"{path} contains no label. Nothing was written.")
     return lines
 
 
@@ -86,7 +86,7 @@ def write_labels(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write labels in a format that `read_labels` reads, chosen by the suffix.
 
     Raises:
-        InputError: another suffix.
+        InputError: the suffix is neither ``.csv`` nor ``.jsonl``.
     """
     plain = [{name: row.get(name) for name in COLUMNS} for row in rows]
     if path.suffix == ".jsonl":
@@ -113,7 +113,7 @@ def _csv_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
             given = {key: value for key, value in row.items() if value not in (None, "")}
             rows.append((reader.line_num, _renamed(given)))
     except csv.Error as error:
-        raise InputError(f"{path}: line {reader.line_num} is no CSV ({error}).") from error
+        raise InputError(f"{path}: line {reader.line_num} is not valid CSV ({error}).") from error
     return rows
 
 
@@ -138,7 +138,7 @@ def _json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
         except DocumentError as error:
             raise InputError(f"{error} Nothing was written.") from error
         if not isinstance(value, dict):
-            raise InputError(f"{path}: line {number} is no JSON object. Nothing was written.")
+            raise InputError(f"{path}: line {number} is not a JSON object. Nothing was written.")
         rows.append((number, _renamed(value)))
     return rows
 

@@ -17,7 +17,7 @@ from twinloop.dataset.spec import STATE
 from twinloop.tasks import Task
 
 Array = NDArray[np.float64]
-UNKNOWN = "unknown"  # the value that says: this author cannot tell
+UNKNOWN = "unknown"  # value of a label whose author cannot decide
 SUCCEEDED, FAILED = "yes", "no"
 
 
@@ -49,7 +49,7 @@ class RuleEpisode:
 
     @property
     def frames(self) -> int:
-        """How many frames it has."""
+        """Number of frames."""
         return int(self.reader.lengths[self.index])
 
     @property
@@ -59,7 +59,7 @@ class RuleEpisode:
 
     @functools.cached_property
     def states(self) -> Array | None:
-        """The simulator's states ``(frames + 1, nstate)``, or None."""
+        """The simulator's states ``(frames + 1, nstate)``; None if there are none."""
         if self.world is None:
             return None
         try:
@@ -69,7 +69,7 @@ class RuleEpisode:
 
     @functools.cached_property
     def joints(self) -> Array | None:
-        """Joint readings ``(frames, n)`` in the dataset's units, None where it has none."""
+        """Joint readings ``(frames, n)`` in the dataset's units; None if there are none."""
         names = self.joint_names
         return None if not names else self.reader.array(self.index, STATE)[:, : len(names)]
 
@@ -101,9 +101,9 @@ class RuleEpisode:
 
     @functools.cached_property
     def speed(self) -> Array | None:
-        """How fast the arm moves ``(frames,)``: the norm over joints but the gripper, in joint units per second.
+        """Speed of the arm ``(frames,)``: norm over all joints except the gripper, in joint units per second.
 
-        Smoothed over 0.1 s by central differences, because an encoder's steps are not motion.
+        Central differences over 0.1 s smooth out the steps of the encoders. None without joints, gripper or 3 frames.
         """
         if self.joints is None or self.opening is None or self.frames < 3:
             return None
@@ -117,8 +117,8 @@ class RuleEpisode:
 class LabelRule(Protocol):
     """A rule that labels episodes from their recorded data.
 
-    ``hash`` identifies version and settings; labels have it. If a rule cannot decide it returns `UNKNOWN` with the
-    reason.
+    ``hash`` identifies version and settings and is stored with every label. A rule that cannot decide returns `UNKNOWN`
+    with the reason.
     """
 
     name: str

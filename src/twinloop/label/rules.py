@@ -1,4 +1,4 @@
-"""Find rules by name, in a user's file, or as one SQL statement in a YAML file."""
+"""Open rules by name, from a user's Python file, or from a YAML file with one SQL statement."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class SqlRule:
 
         name: tag/short
         version: "1"
-        kind: tag                 # or a column of that name in the rows
+        kind: tag                 # or a column ``kind`` in the rows
         meaning: shorter than two seconds
         sql: SELECT episode_id, 'short' AS value, format('{:.1f} s', duration_s) AS reason
              FROM episodes WHERE duration_s < 2
@@ -45,21 +45,21 @@ class SqlRule:
 
     @classmethod
     def read(cls, path: Path) -> SqlRule:
-        """The rule in a YAML file.
+        """Read the rule from a YAML file.
 
         Raises:
-            InputError: there is no such file, it is no YAML, or it lacks ``name`` or ``sql``.
-            UnknownNameError: a key of another name.
+            InputError: the file does not exist, is not YAML, or has no ``name`` or ``sql``.
+            UnknownNameError: the file has an unknown key.
         """
         value: Any = load_yaml(path)
         if not isinstance(value, Mapping):
-            raise InputError(f"{path} is to hold the keys {', '.join(_KEYS)}.")
+            raise InputError(f"{path} is not a mapping. Write the keys {', '.join(_KEYS)}.")
         for key in value:
             if key not in _KEYS:
                 raise UnknownNameError("key", str(key), _KEYS, where=str(path))
         missing = [key for key in ("name", "sql") if not str(value.get(key) or "").strip()]
         if missing:
-            raise InputError(f"{path} lacks {' and '.join(missing)}. A rule in SQL has both.")
+            raise InputError(f"{path} lacks {' and '.join(missing)}. A rule in SQL needs both.")
         return cls(**{str(key): str(item) for key, item in value.items()})
 
     @property
@@ -72,7 +72,7 @@ class SqlRule:
 
         Raises:
             InputError: ``episode_id``, ``value`` or the kind is missing or empty in a row.
-            UnknownNameError: a column that labels do not have.
+            UnknownNameError: labels do not have a column of the rows.
         """
         for column in rows.column_names:
             if column not in _COLUMNS:
@@ -117,24 +117,24 @@ RULES: Registry[Any] = Registry(
     },
     group="twinloop.rules",
     files=True,
-    where="the rules; one of your own is FILE.py:Class or a .yaml",
+    where="the rules; write your own as FILE.py:Class or a .yaml file",
 )
 
 
 def open_rule(word: str) -> LabelRule | SqlRule:
-    """The rule of that name, of ``path/to/file.py:Class``, or of a YAML file with a statement.
+    """Return the rule for a name, for ``path/to/file.py:Class``, or for the path of a YAML file with an SQL statement.
 
     Raises:
-        UnknownNameError: neither a name nor such a file.
-        InputError: the class is no rule or cannot be made, or the file is no such YAML.
+        UnknownNameError: no rule has this name, and it is not the path of a file.
+        InputError: the class is not a rule, its constructor fails, or the file is not valid.
     """
     if word.endswith((".yaml", ".yml")):
         return SqlRule.read(Path(word))
     found = RULES[word]
     try:
         rule = found()
-    except Exception as error:  # whatever the user's class raises, it is the class that is wrong
-        raise InputError(f"The rule {word} could not be made: {raised(error)}.") from error
+    except Exception as error:  # any error of a user's class is a fault of that class
+        raise InputError(f"The constructor of the rule {word} failed: {raised(error)}.") from error
     if not isinstance(rule, LabelRule):
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
         raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.LabelRule.")

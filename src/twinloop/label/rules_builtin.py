@@ -1,4 +1,4 @@
-"""The built-in rules: from exact states of simulated episodes, and from what any robot recorded."""
+"""Built-in rules: from exact states of simulated episodes, and from recordings of any robot."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.tasks.registry import TASKS
 
 
 class SubtasksFromStates:
-    """The phases of an episode as its task finds them in the states."""
+    """Rule for the phases of a simulated episode, which its task finds in the states."""
 
     name = "subtask/states"
     version = "1"
@@ -24,11 +24,11 @@ class SubtasksFromStates:
 
     @property
     def hash(self) -> str:
-        """See `Rule`."""
+        """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """See `Rule`: as many phases as there were, the last one until the end."""
+        """Return one label per phase that occurred; the last phase lasts until the end."""
         task, states = material.world, material.states
         if states is None or not is_explained(task):
             return [
@@ -36,34 +36,34 @@ class SubtasksFromStates:
                     kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}"
                 )
             ]
-        return ranges(task.phases(states, material.fps), material.frames, "what hand and object did in the states")
+        return ranges(task.phases(states, material.fps), material.frames, "motion of hand and object in the states")
 
 
 class FailureFromStates:
-    """Why a simulated episode of a task failed, by the stage at which it did."""
+    """Rule for the failure class of a simulated episode, by the stage at which it failed."""
 
     version = "1"
 
     def __init__(self, task: str = "") -> None:
-        """``task``: the name of the task whose episodes are explained; of any task by default."""
+        """Create the rule for episodes of the task named ``task``; of any task by default."""
         self._task, self._words = task, task.replace("_", " ") or "task"
         self.name = f"failure/{task}"
         self.meaning = f"failure class of a simulated {self._words} by the stage at which it went wrong"
 
     @property
     def hash(self) -> str:
-        """See `Rule`."""
+        """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """See `Rule`; nothing of an episode that succeeded."""
+        """Return the failure class, or no label if the episode succeeded."""
         if material.reader.ours and not material.reader.appended(material.index):
             record = material.reader.provenance(material.index)
             if not record.valid:
-                return [_failure("diverged", f"the world was lost: {record.invalid_reason}")]
+                return [_failure("diverged", f"the world is invalid: {record.invalid_reason}")]
         task, states = material.world, material.states
         if states is None or not is_explained(task) or not self._is_asked(task):
-            return [_failure(UNKNOWN, f"it takes the states of a {self._words}: {material.missing}")]
+            return [_failure(UNKNOWN, f"no states of a {self._words}: {material.missing}")]
         failed = task.failure(states, material.fps)
         return [_failure(*failed)] if failed else []
 
@@ -88,17 +88,16 @@ def _failure(value: str, reason: str) -> RuleFinding:
 
 Array = NDArray[np.float64]
 _SUCCESS = "next.success"
-# Choices of ours. Of the gripper's travel in the episode: a change this large is an opening or a closing, and less is
-# a finger that gives way. Arms are still below this part of their fastest speed.
-_SWING = 0.3
-_EDGE = 0.1
-_STILL = 0.05
-_LEAST_STROKE = 0.1  # of its range: a gripper that moves less did nothing
-_FAST = 0.25  # of the fastest speed between closing and opening: slower in between is a stop
+# Our choices: shares of the gripper's travel in the episode, and for `_STILL` of the arm's fastest speed.
+_SWING = 0.3  # a smaller change is neither an opening nor a closing but an elastic finger
+_EDGE = 0.1  # distance from the first and last value at which a change begins and ends
+_STILL = 0.05  # a slower arm counts as still
+_LEAST_STROKE = 0.1  # of its range: a gripper that moves less neither opens nor closes
+_FAST = 0.25  # of the fastest speed between closing and opening: a slower arm counts as stopped
 
 
 class SuccessFromPredicate:
-    """Success by the task's success condition at the last frame."""
+    """Rule for success by the task's success condition at the end of the episode."""
 
     name = "success/predicate"
     version = "1"
@@ -106,11 +105,11 @@ class SuccessFromPredicate:
 
     @property
     def hash(self) -> str:
-        """See `Rule`."""
+        """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version])
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """See `Rule`."""
+        """Return whether the episode succeeded: by its provenance, else by ``next.success`` of the last frame."""
         reader, index = material.reader, material.index
         if reader.ours and not reader.appended(index):
             record = reader.provenance(index)
@@ -126,7 +125,7 @@ class SuccessFromPredicate:
 
 
 class SuccessFromGripper:
-    """A guess from joints alone: something was taken and let go. It cannot see what, or where."""
+    """Heuristic for success from joints alone: an object was grasped, carried and released, at any place."""
 
     name = "success/gripper"
     version = "1"
@@ -134,11 +133,11 @@ class SuccessFromGripper:
 
     @property
     def hash(self) -> str:
-        """See `Rule`."""
+        """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _STILL, _LEAST_STROKE])
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """See `Rule`."""
+        """Return success if the arm moved between a closing and the next opening of the gripper."""
         speed, cycles = material.speed, gripper_cycles(material.opening)
         if speed is None or material.opening is None:
             return [RuleFinding(kind="success", value=UNKNOWN, reason=_why_not(material))]
@@ -150,7 +149,7 @@ class SuccessFromGripper:
 
 
 class SubtasksFromGripper:
-    """Phases from joints alone: gripper events, and stops of the arm between them."""
+    """Rule for phases from joints alone: gripper events, and stops of the arm between them."""
 
     name = "subtask/gripper"
     version = "1"
@@ -158,11 +157,11 @@ class SubtasksFromGripper:
 
     @property
     def hash(self) -> str:
-        """See `Rule`."""
+        """SHA-256 of name, version and settings."""
         return sha256_json([self.name, self.version, _SWING, _EDGE, _FAST, _LEAST_STROKE])
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
-        """See `Rule`."""
+        """Return the phases of each round: one round per closing of the gripper."""
         speed, cycles = material.speed, gripper_cycles(material.opening)
         if speed is None or cycles is None or not cycles:
             reason = _why_not(material) if cycles is None or speed is None else "the gripper never closes"
@@ -183,7 +182,7 @@ class SubtasksFromGripper:
 
 @dataclass(frozen=True, kw_only=True)
 class GripCycle:
-    """Frames at which the gripper begins to close, has closed, begins to open and has opened; None: it does not."""
+    """Frames at which the gripper begins to close, has closed, begins to open and has opened; None if it does not."""
 
     closes: int
     closed: int
@@ -192,10 +191,10 @@ class GripCycle:
 
 
 def gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
-    """Closings of a gripper with the openings that follow; None without a gripper that moves.
+    """Return each closing of a gripper with the opening that follows; None if the gripper does not move.
 
     Args:
-        opening: 0 closed to 1 open ``(T,)``.
+        opening: opening of the gripper ``(T,)``, from 0 (closed) to 1 (open).
     """
     if opening is None or len(opening) < 3:
         return None
@@ -214,12 +213,12 @@ def gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
 
 
 def _rounds(cycles: Sequence[GripCycle]) -> Sequence[GripCycle]:
-    """Closings on something: a last one that never opens again, after a round, is the gripper being put away."""
+    """Return the cycles without a last closing that never opens: after other cycles, it only parks the gripper."""
     return cycles[:-1] if len(cycles) > 1 and cycles[-1].opens is None else cycles
 
 
 def _turns(values: Array, swing: float) -> list[int]:
-    """Frames at which a series turns, changes below ``swing`` not counted; the first and the last one included."""
+    """Return the frames of a series' extrema, the first and last one included; ignore changes below ``swing``."""
     turns, low, high, way = list[int](), 0, 0, 0
     for i, value in enumerate(values.tolist()):
         low = i if value < values[low] else low
@@ -232,7 +231,7 @@ def _turns(values: Array, swing: float) -> list[int]:
 
 
 def _edges(values: Array, start: int, stop: int) -> tuple[int, int]:
-    """The last frame near the beginning of a change and the first near its end, within a tenth of it."""
+    """Return the last frame within a tenth of a change's start value, and then the first within a tenth of its end."""
     change = float(values[stop] - values[start])
     part = (values[start : stop + 1] - values[start]) / change
     leaves = int(np.flatnonzero(part <= _EDGE)[-1])
@@ -241,7 +240,7 @@ def _edges(values: Array, start: int, stop: int) -> tuple[int, int]:
 
 
 def _moves(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
-    """Lift, transport and place where the arm stops twice on the way, else one transport."""
+    """Return lift, transport and place with their first frames if the arm stops twice, else only transport."""
     part = speed[start:stop]
     if len(part) < 5:
         return [("transport", start)]

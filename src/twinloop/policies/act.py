@@ -1,4 +1,4 @@
-"""Action chunking with a transformer: a conditional variational autoencoder of chunks (Zhao et al., RSS 2023).
+"""Define action chunking with a transformer, a conditional variational autoencoder (Zhao et al., RSS 2023).
 
 Every matrix of the transformer is an ``nn.Linear``, so that adapters can find all of them.
 """
@@ -213,7 +213,7 @@ class ActNetwork(Network):
         self.head = nn.Linear(settings.width, action_size(contract))
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Network`; the features are the mean of the commands' tokens."""
+        """Return chunks and features; the features are the mean of the commands' tokens."""
         tokens = self.encoder(inputs)
         latent = noise if self.noise_size else noise.new_zeros(len(tokens), self.settings.latent)
         found = self.trunk(tokens, latent)
@@ -222,7 +222,7 @@ class ActNetwork(Network):
     def terms(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `Network`: absolute errors, and the divergence of the latent from a standard normal (equation 1)."""
+        """Return absolute errors plus the divergence of the latent from a standard normal (equation 1), and both."""
         mean, log_variance = self.posterior(self.encoder.of_vectors(inputs), action, is_pad)
         latent = mean + (log_variance / 2).exp() * normal(mean, generator)
         chunk = self.head(self.trunk(self.encoder(inputs), latent))

@@ -1,4 +1,4 @@
-"""Convert predictions to commands for many worlds at once: histories, receding horizons, ensembles, refusals."""
+"""Convert predictions to commands for many worlds at once: histories, receding horizons, ensembles, rejection."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class PolicyLoop:
 
         Raises:
             InputError: an observation is missing or has another number of worlds; with ``on_refusal="raise"`` also if
-                an observation or a command is not finite: names the world, its episode and step.
+                an observation or a command is not finite; the message names world, episode and step.
         """
         self._check(observation)
         good = self._trusted(observation)

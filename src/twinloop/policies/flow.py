@@ -1,4 +1,4 @@
-"""Flow matching: a velocity field, conditioned on the observation, that transforms noise to chunks of commands."""
+"""Define flow matching: a velocity field, conditioned on the observation, transforms noise to chunks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinloop.policies.settings import FlowSettings
 from twinloop.policies.statistics import action_size
 
 _TIME_SIZE = 32  # sines and cosines of the time
-_FASTEST = 1000.0  # ratio of the slowest to the fastest of them, as usual for times in [0, 1]
+_FASTEST = 1000.0  # ratio of the longest to the shortest period, as usual for times in [0, 1]
 
 
 class VelocityBlock(nn.Module):
@@ -45,7 +45,7 @@ class VelocityField(nn.Module):
         self.last = nn.Linear(width, size)
 
     def forward(self, point: Tensor, time: Tensor, features: Tensor) -> Tensor:
-        """See the class."""
+        """Return the velocity, ``(n, size)``."""
         condition = self.condition(torch.cat([self.time(_waves(time)), features], dim=-1))
         hidden = self.first(point)
         for block in self.blocks:
@@ -69,7 +69,7 @@ class FlowNetwork(Network):
         self.head = VelocityField(self.noise_size, settings.features, settings)
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Network`."""
+        """Return chunks, integrated from the noise along the velocity field, and features."""
         features = self.trunk(self.encoder(inputs))
         point, step = noise, 1.0 / self.settings.steps
         for number in range(self.settings.steps):
@@ -83,7 +83,7 @@ class FlowNetwork(Network):
     def terms(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `Network`."""
+        """Return the squared error of the velocity at a random time on each path, and it again as the only part."""
         features = self.trunk(self.encoder(inputs))
         target = action.flatten(1)
         noise = normal(target, generator)

@@ -1,4 +1,4 @@
-"""Base class of networks, shared encoders, and the multilayer perceptron.
+"""Define the base class of networks, shared encoders, and the multilayer perceptron.
 
 An encoder converts observations to one row of numbers: vectors unchanged, images as keypoints, domains as tokens.
 """
@@ -21,7 +21,7 @@ from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 class NetworkInputs:
     """Normalized inputs of a network for n samples.
 
-    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures`` are the images by camera
+    ``vectors`` by key ``(n, d)``, with flattened histories, oldest first; ``pictures``: images by camera
     ``(n, t, 3, h, w)`` in [-1, 1]; ``domain`` ``(n,)`` is the index of each sample's domain token, 0 if unknown.
     """
 
@@ -50,8 +50,8 @@ class Network(nn.Module, ABC):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return the loss of each sample ``(n,)`` and its parts, ``(n,)`` each.
 
-        ``action`` is ``(n, chunk, k)``; where ``is_pad`` ``(n, chunk)`` is true, the episode was over and the loss is
-        0.
+        ``action`` is ``(n, chunk, k)``; where ``is_pad`` ``(n, chunk)`` is true, the episode has ended and the loss
+        is 0.
         """
 
 
@@ -160,7 +160,7 @@ class MlpNetwork(Network):
         self.head = nn.Linear(settings.width, settings.chunk_size * action_size(contract))
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Network`."""
+        """Return chunks and features; the noise is not used."""
         del noise
         features = self.trunk(self.encoder(inputs))
         return self.head(features).unflatten(-1, (self.settings.chunk_size, -1)), features
@@ -168,7 +168,7 @@ class MlpNetwork(Network):
     def terms(
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """See `Network`."""
+        """Return the squared (``mse``) or absolute (``l1``) error of each sample, and it again as the only part."""
         del generator
         chunk, _ = self.sample(inputs, action.new_empty(len(action), 0))
         difference = chunk - action

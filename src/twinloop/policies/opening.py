@@ -59,7 +59,7 @@ def new_policy(
 
     Raises:
         UnknownNameError: the kind does not exist, or a statistic is missing.
-        InputError: settings and contract do not fit; gives the reason.
+        InputError: settings and contract do not fit; the message gives the reason.
         MissingDependencyError: torch is not installed.
     """
     chosen = read_settings(kind, settings)
@@ -79,7 +79,7 @@ def open_policy(folder: str | Path) -> Policy:
     the folder to an object that predicts (`Predictor`) and has a ``hash``. LeRobot's policies are such a kind.
 
     Raises:
-        InputError: a part of the folder is missing, damaged, newer or not safetensors; names it.
+        InputError: a part of the folder is missing, damaged, newer or not safetensors; the message names it.
         UnknownNameError: no installed package has this kind.
         MissingDependencyError: torch, or a package for another kind, is not installed.
     """

@@ -1,4 +1,4 @@
-"""A policy: a network with the contract it was trained for and its normalization.
+"""Define a policy: a network with its contract and its normalization.
 
 The normalization, between a dataset's units and the inputs and outputs of a network, is part of the weights' file.
 """
@@ -183,7 +183,7 @@ class Policy(nn.Module):
         from torch's default.
 
         Raises:
-            InputError: an observation or the commands are missing or have another shape; names it.
+            InputError: an observation or the commands are missing or have another shape; the message names it.
         """
         self._check_batch(batch)
         action = batch[ACTION].to(torch.float32)
@@ -214,7 +214,7 @@ class Policy(nn.Module):
         Rows are processed in batches of one fixed size, so that the result of a row does not depend on the other rows.
 
         Raises:
-            InputError: an observation is missing or has another shape; names it.
+            InputError: an observation is missing or has another shape; the message names it.
         """
         count = self._check(observation)
         tensors = {key: torch.as_tensor(np.asarray(observation[key])) for key in self.observation_keys}

@@ -1,4 +1,4 @@
-"""Settings of policies: one frozen model per kind, checked on reading, saved with the weights."""
+"""Define the settings of policies: one frozen model per kind, checked on reading, saved with the weights."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def read_settings(kind: str, value: Mapping[str, Any] | Settings | None = None, 
 
     Raises:
         UnknownNameError: the kind does not exist.
-        InputError: the kind does not have a key, or a value is out of bounds; names each.
+        InputError: the kind does not have a key, or a value is out of bounds; the message names each.
     """
     if kind not in _MODELS:
         raise UnknownNameError("policy kind", kind, _MODELS)

@@ -1,4 +1,4 @@
-"""Statistics of each column of a policy's inputs and outputs, in LeRobot's form, with their source."""
+"""Compute statistics of each column of a policy's inputs and outputs, as in LeRobot, with their source."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinloop.core.records import frozen
 LAST_COMMAND = "observation.last_command"
 Normalization = Literal["mean_std", "min_max", "quantile"]
 _MEASURES = ("mean", "std", "min", "max", "q01", "q99")
-_CONSTANT = 1e-6  # of a column's size: float32 on disk is exact to 1.2e-7 of it
+_CONSTANT = 1e-6  # relative to a column's largest value: float32 on disk has a precision of 1.2e-7
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +80,7 @@ class Statistics(JsonRecord):
         """Return the statistics of samples ``(…, k)`` by key.
 
         Raises:
-            InputError: there are no samples, or one is not finite; names the key and the column.
+            InputError: there are no samples, or one is not finite; the message names the key and the column.
         """
         return cls(columns={key: _measured(key, np.asarray(values)) for key, values in samples.items()}, source=source)
 

@@ -62,7 +62,7 @@ def write_policy(
         "versions": dict(_versions()),
         "card": card.to_json(),
     }
-    facts = {"hash": config["hash"]}  # one only: safetensors writes several in an order that changes with each process
+    facts = {"hash": config["hash"]}  # a single entry: safetensors writes several in a random order
     with locked_snapshot(folder) as stage:
         replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
         replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
@@ -79,7 +79,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     path = folder / WEIGHTS
     if not path.is_file():
         raise InputError(f"{path} does not exist: the policy has no weights. {RESTORE}")
-    # A memory-mapped file would end the process if it is cut short meanwhile.
+    # Not memory-mapped: truncation of a mapped file would end the process.
     data = read_bytes(path, _MOST_BYTES)
     # The first eight bytes of safetensors are the length of the JSON after them, which may equal a pickle's (640).
     if data.startswith(_PICKLES) and data[8:9] != b"{":
@@ -98,7 +98,7 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) -> None:
-    """Refuse tensors with numbers that are not finite.
+    """Raise an error for tensors with numbers that are not finite.
 
     Raises:
         InputError: names the first such tensor and the count.
@@ -110,7 +110,7 @@ def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) ->
 
 
 def require_fitting(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
-    """Refuse tensors that do not fit a network.
+    """Raise an error for tensors that do not fit a network.
 
     Raises:
         InputError: names tensors that are missing, unexpected, or of another shape or type.

@@ -1,4 +1,4 @@
-"""What varies between two worlds: distributions, frozen plans of draws, and where their ranges come from."""
+"""Randomize worlds: distributions, frozen plans of draws, and the sources of their ranges."""
 
 from twinloop.randomize.adaptive import AdaptiveDraw, run_rounds
 from twinloop.randomize.constraints import Constraint

@@ -1,12 +1,12 @@
-"""Ranges that widen or narrow with measured performance: automatic domain randomization.
+"""Widen or narrow ranges with the measured performance: automatic domain randomization.
 
 After OpenAI et al., "Solving Rubik's Cube with a Robot Hand" (arXiv 1910.07113, 2019), section 5: each parameter is
 uniform between two boundaries; some episodes are evaluated with one parameter exactly at one boundary; after enough of
 them the boundary moves outwards if they succeeded and inwards if they failed.
 
-Boundaries move only between rounds of a fixed number of episodes, so that an episode is a function of the plan and of
-all earlier rounds, in any process. The result of a round is a count of attempts and successes per boundary, so an
-interrupted run continues from counts.
+Boundaries move only between rounds of a fixed number of episodes. An episode therefore depends only on the plan and the
+earlier rounds, not on the process. The result of a round is a count of attempts and successes per boundary, from which
+an interrupted run continues.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from twinloop.randomize.draws import Scope
 from twinloop.twin import Twin
 
 Ranges: TypeAlias = tuple[tuple[float, float], ...]
-"""The lower and upper boundary of each parameter, in SI units."""
+"""Lower and upper boundary of each parameter, in SI units."""
 Counts: TypeAlias = tuple[tuple[int, int], ...]
-"""(attempted, succeeded) at each boundary: lower and upper of the first parameter, of the second, and so on."""
+"""(attempts, successes) at each boundary: lower and upper of the first parameter, of the second, and so on."""
 
 SIDES = ("low", "high")
 
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveDraw:
-    """Independent uniform draws of ``names`` between boundaries that move.
+    """Independent uniform draws of ``names`` between adaptive boundaries.
 
-    ``start``, ``limits`` and ``anchors`` are per name and in SI: the first boundaries, their outer limits, and their
-    inner limits. ``step`` is the change of a boundary, in SI per name. ``rounds`` holds the ranges of the known rounds;
-    round 0 is ``start``.
+    Per name, in SI units: ``start`` are the initial boundaries, ``limits`` their outer limits, ``anchors`` their inner
+    limits, ``step`` is the change of a boundary in one move. ``rounds`` holds the ranges of the known rounds; those of
+    round 0 are ``start``.
     """
 
     names: tuple[str, ...]
@@ -54,22 +54,22 @@ class AdaptiveDraw:
     rounds: Mapping[int, Ranges] = field(default_factory=dict)
 
     def check(self, twin: Twin) -> None:
-        """Refuse unknown names and limits beyond the physical bounds.
+        """Raise an error for unknown names and for limits beyond the physical bounds.
 
         Raises:
-            UnknownNameError, BoundsError: see the message.
+            UnknownNameError, BoundsError: the message names the parameter.
         """
         for name, limits, start in zip(self.names, self.limits, self.start, strict=True):
             twin.require(name).check((*limits, *start), where=self.source)
 
     @property
     def size(self) -> int:
-        """Independent numbers per episode."""
+        """Number of independent uniforms per episode."""
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """The parameter that each of these numbers decides."""
+        """Names of the parameters that each uniform determines."""
         return [(name,) for name in self.names]
 
     @property
@@ -78,11 +78,11 @@ class AdaptiveDraw:
         return tuple(f"{name} {side}" for name in self.names for side in SIDES)
 
     def knowing(self, rounds: Mapping[int, Ranges]) -> AdaptiveDraw:
-        """The same draw with the ranges of these rounds."""
+        """Return the draw with the ranges of these rounds."""
         return replace(self, rounds=dict(rounds))
 
     def boundary(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which boundary each episode evaluates, as an index of `boundaries`; -1 for none."""
+        """Return the index in `boundaries` that each episode evaluates, ``(n,)``; -1 for none."""
         u = uniforms(run_seed, "adaptive/boundary", episodes, size=2)
         chosen = np.minimum((u[:, 1] * 2 * self.size).astype(np.int64), 2 * self.size - 1)
         return np.where(u[:, 0] < self.boundary_probability, chosen, -1)
@@ -90,7 +90,7 @@ class AdaptiveDraw:
     def values(
         self, u: NDArray[np.float64], run_seed: int, episodes: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float64]]:
-        """Values by name, from uniforms ``(n, size)``.
+        """Return values ``(n,)`` in SI units by name, from uniforms ``(n, size)``.
 
         Raises:
             InputError: the ranges of an episode's round are not known yet.
@@ -104,12 +104,12 @@ class AdaptiveDraw:
         return dict(zip(self.names, values.T, strict=True))
 
     def hull(self) -> Ranges:
-        """The smallest ranges that hold those of all known rounds."""
+        """Return the smallest ranges that contain those of all known rounds."""
         known = np.array([self.start, *self.rounds.values()])
         return tuple(zip(known[..., 0].min(axis=0).tolist(), known[..., 1].max(axis=0).tolist(), strict=True))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files and hashes, with the rounds that are known."""
+        """Return a JSON-compatible dictionary for files and hashes, with the known rounds."""
         return {
             "names": list(self.names),
             "op": "adaptive",
@@ -141,7 +141,7 @@ class AdaptiveDraw:
 
 @dataclass(frozen=True, kw_only=True)
 class AdaptiveRound:
-    """One round: its ranges, what the buffers held at its end, and what became of each boundary."""
+    """One round: its ranges, the counts of the buffers at its end, and the decision for each boundary."""
 
     number: int
     ranges: Ranges
@@ -149,7 +149,7 @@ class AdaptiveRound:
     decisions: tuple[str, ...]
 
     def to_json(self, draw: AdaptiveDraw) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         rows = zip(draw.boundaries, self.counts, self.decisions, strict=True)
         return {
             "round": self.number,
@@ -169,10 +169,10 @@ class AdaptiveRound:
 
 
 def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[AdaptiveRound], Ranges]:
-    """What the outcomes of complete rounds made of the ranges.
+    """Update the ranges by the outcomes of complete rounds.
 
     Args:
-        outcomes: the counts of round 0, 1, and so on.
+        outcomes: counts of round 0, 1, and so on.
 
     Returns:
         The rounds, and the ranges of the next one.
@@ -188,7 +188,7 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Ada
 
 
 def _move(draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]) -> tuple[Ranges, tuple[str, ...]]:
-    """Every boundary whose buffer is full moves by one step, or stays; see the module."""
+    """Move every boundary whose buffer is full by one step, or keep it; see the module."""
     result, decisions = [], []
     for i, (low, high) in enumerate(ranges):
         down, up = (_decision(draw, *buffers[2 * i + side]) for side in (0, 1))

@@ -1,8 +1,8 @@
-"""Draw worlds from several boxes of the parameter space: some parameters are drawn within one box, in given shares.
+"""Draw some parameters of worlds uniformly from several boxes of the parameter space, in given shares.
 
-A plan of the next data has one box per hole, and a run fills several of them. The box of an episode is a function of
-its number, so every run of as many episodes as the sum of the shares has exactly the share of each box; a candidate
-refused by a constraint is drawn again in the same box.
+A plan for new data has one box per hole in the coverage. The box of an episode depends only on its number, so every
+``sum(shares)`` consecutive episodes have exactly the share of each box. A candidate rejected by a constraint is drawn
+again in the same box.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Array = NDArray[np.float64]
 
 
 class BoxOptions(BaseModel):
-    """One entry of the ``boxes:`` list: its share of the episodes, and a range in SI for each of its parameters."""
+    """Entry of the ``boxes:`` list: its share of the episodes, and a range in SI units per parameter."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -49,10 +49,10 @@ class BoxesDraw:
     scope: Scope = "episode"
 
     def check(self, twin: Twin) -> None:
-        """Refuse unknown names and boxes beyond the physical bounds.
+        """Raise an error for unknown names and for boxes beyond the physical bounds.
 
         Raises:
-            UnknownNameError, BoundsError: see the message.
+            UnknownNameError, BoundsError: the message names the parameter.
         """
         for column, name in enumerate(self.names):
             ends = [row[column] for row in (*self.low, *self.high)]
@@ -60,30 +60,30 @@ class BoxesDraw:
 
     @property
     def size(self) -> int:
-        """Independent numbers per episode."""
+        """Number of independent uniforms per episode."""
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """The parameter that each of these numbers decides."""
+        """Names of the parameters that each uniform determines."""
         return [(name,) for name in self.names]
 
     def box(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the box of each episode."""
+        """Return the index of each episode's box, ``(n,)``."""
         total = sum(self.shares)
         cycle, index = np.divmod(episodes, total)
         place = permute(index, total, run_seed=run_seed, labels=["boxes"], cycle=cycle)[:, 0]
         return np.searchsorted(np.cumsum(self.shares), place, side="right").astype(np.int64)
 
     def values(self, u: Array, run_seed: int, episodes: NDArray[np.int64]) -> dict[str, Array]:
-        """Values by name, from uniforms ``(n, size)``."""
+        """Return values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
         which = self.box(run_seed, episodes)
         low, high = np.array(self.low)[which], np.array(self.high)[which]
         values = low + (high - low) * u
         return dict(zip(self.names, values.T, strict=True))
 
     def cdf(self, column: int, values: Array) -> Array:
-        """Cumulative probability of values of one parameter over all boxes; in the middle of the step of a point."""
+        """Return the cumulative probability of one parameter over all boxes; at a step, the middle of the step."""
         total = np.zeros(np.shape(values))
         for low, high, share in zip(self.low, self.high, self.shares, strict=True):
             width = high[column] - low[column]
@@ -95,12 +95,12 @@ class BoxesDraw:
         return total / sum(self.shares)
 
     def ppf(self, column: int, u: Array) -> Array:
-        """Values of one parameter at cumulative probability ``u``; the inverse of `cdf`."""
+        """Return the values of one parameter at cumulative probability ``u``; inverse of `cdf`."""
         ends = np.unique([row[column] for row in (*self.low, *self.high)])
         return np.interp(u, self.cdf(column, ends), ends)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files and hashes."""
+        """Return a JSON-compatible dictionary for files and hashes."""
         return {
             "names": list(self.names),
             "op": "boxes",
@@ -113,11 +113,11 @@ class BoxesDraw:
 
 
 def parse_boxes(value: Any, twin: Twin, *, where: str) -> BoxesDraw:
-    """The draw of a ``boxes:`` list.
+    """Return the draw of a ``boxes:`` list.
 
     Raises:
         InputError: a key or value is wrong, a range is empty, or boxes name different parameters.
-        UnknownNameError: no such parameter.
+        UnknownNameError: a parameter does not exist.
     """
     place = f"{where}: randomization.boxes"
     if not isinstance(value, list) or not value:

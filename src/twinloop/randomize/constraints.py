@@ -1,13 +1,13 @@
 """Constraints between drawn parameters, written as arithmetic in SI units.
 
-Worlds that violate them are refused and counted.
+Worlds that violate them are rejected and counted.
 
 ::
 
     hypot(object/cube/position/x - object/target/position/x, object/cube/position/y - object/target/position/y) > 0.06
 
 A path is a parameter's full name; put spaces around a division. The text is parsed into a tree of known operations,
-never executed.
+never executed as code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from twinloop.core.params import ParamTable
 Holds: TypeAlias = Callable[[ParamTable], NDArray[np.bool_]]
 _Term: TypeAlias = Callable[[ParamTable], Any]
 
-_LONGEST = 1000  # characters: bounds what parsing costs; our choice
+_LONGEST = 1000  # characters; limits the cost of parsing; our choice
 _PATH = re.compile(r"[A-Za-z_]\w*(?:/[\w.]+)+")
 _BINARY: dict[type[ast.operator], Any] = {
     ast.Add: np.add,
@@ -61,9 +61,9 @@ _CONSTANTS = {"pi": np.pi}
 
 @dataclass(frozen=True, kw_only=True)
 class Constraint:
-    """A condition that every world must meet; draws that do not are drawn again.
+    """Condition that every world must meet; worlds that violate it are drawn again.
 
-    ``name`` is how it was written, ``names`` the parameters it reads, ``holds`` gives ``(nworld,)`` from a table.
+    ``name`` is the condition's text, ``names`` are its parameters, ``holds`` returns a mask ``(nworld,)`` for a table.
     """
 
     name: str
@@ -74,11 +74,11 @@ class Constraint:
 def parse_constraint(
     text: Any, params: Iterable[str], *, named: Mapping[str, Constraint] | None = None, where: str
 ) -> Constraint:
-    """A constraint from its text: the name of one that the task offers, or a comparison.
+    """Parse a constraint: the name of a constraint of the task, or a comparison.
 
     Raises:
-        UnknownNameError: a parameter, function or named constraint that does not exist.
-        InputError: no comparison, or something that is not arithmetic.
+        UnknownNameError: a parameter, function or named constraint does not exist.
+        InputError: the text is no comparison, or is not arithmetic.
     """
     named = named or {}
     if not isinstance(text, str) or len(text) > _LONGEST:
@@ -92,7 +92,7 @@ def parse_constraint(
 
 
 class _ConstraintParser:
-    """Turns one text into a function of a parameter table."""
+    """Parser of one constraint into a function of a parameter table."""
 
     def __init__(self, text: str, params: Iterable[str], where: str) -> None:
         self._text, self._where, self._known = text, where, tuple(params)
@@ -108,13 +108,13 @@ class _ConstraintParser:
         self.names = tuple(self._places.values())
 
         def holds(table: ParamTable) -> NDArray[np.bool_]:
-            with np.errstate(all="ignore"):  # what is undefined or infinite compares as false, and is drawn again
+            with np.errstate(all="ignore"):  # undefined values compare as false, so the world is drawn again
                 return np.broadcast_to(np.asarray(term(table), dtype=bool), (table.nworld,))
 
         self.holds = holds
 
     def _mark(self, text: str) -> str:
-        """The text with every parameter path replaced by an identifier."""
+        """Replace every parameter path in the text by an identifier."""
         longest_first = sorted(self._known, key=len, reverse=True)
         known = re.compile("|".join(rf"(?<![\w/]){re.escape(name)}(?![\w/])" for name in longest_first) or r"(?!)")
         marked = known.sub(self._place, text)
@@ -203,17 +203,17 @@ def _is_not(node: ast.expr) -> bool:
     return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
-# Candidates that tell a plan's acceptance when it is made.
+# Number of candidates from which a plan's acceptance is estimated when it is made.
 PROBE = 2000
-# A plan that accepts fewer than this has a mistake in its ranges rather than a condition on them; our choice.
+# A plan with a smaller acceptance probably has wrong ranges; our choice.
 LEAST_ACCEPTED = 0.01
-# Of the plans that pass the probe, the worst has an acceptance above 0.5 % with certainty for all purposes (at 0.5 %
-# the probe passes once in 300), and then an episode in 10^21 needs more candidates than this.
+# A plan that passes the probe practically always has an acceptance above 0.5 % (at 0.5 % one in 300 passes), and then
+# one episode in 10^21 needs more candidates than this.
 MOST_REDRAWS = 10_000
 
 
 class RejectionLog:
-    """The bookkeeping of one batch of worlds; ``redraws`` counts refused candidates per world."""
+    """Counts of rejected candidates in one batch of worlds; ``redraws`` ``(nworld,)`` per world."""
 
     def __init__(self, constraints: Sequence[Constraint], nworld: int) -> None:
         self.names = {name for constraint in constraints for name in constraint.names}
@@ -223,7 +223,7 @@ class RejectionLog:
         self._held = np.zeros(len(constraints), dtype=np.int64)
 
     def refused(self, table: ParamTable, worlds: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Which of ``worlds``, whose candidates are the rows of ``table``, break a constraint."""
+        """Return those of ``worlds`` that violate a constraint; row i of ``table`` is the candidate of world i."""
         held = np.array([constraint.holds(table) for constraint in self._constraints])
         accepted = held.all(axis=0)
         self._candidates += len(worlds)
@@ -233,10 +233,10 @@ class RejectionLog:
         return worlds[~accepted]
 
     def next_redraw(self) -> int:
-        """The number of the next redraw, from 1.
+        """Return the number of the next redraw, starting at 1.
 
         Raises:
-            InputError: there were too many; names the constraint that refuses most, with its rate.
+            InputError: there were too many; the message names the constraint that rejects most, with its rate.
         """
         if self._redraw >= MOST_REDRAWS:
             raise self._too_few()
@@ -244,10 +244,10 @@ class RejectionLog:
         return self._redraw
 
     def check_rate(self) -> None:
-        """Refuse a plan that accepts almost no candidates.
+        """Raise an error for a plan that accepts almost no candidates.
 
         Raises:
-            InputError: names the constraint that refuses most, with its rate.
+            InputError: names the constraint that rejects most, with its rate.
         """
         if self._accepted < LEAST_ACCEPTED * self._candidates:
             raise self._too_few()

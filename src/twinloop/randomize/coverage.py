@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from twinloop.randomize.margins import MarginAxis
 from twinloop.randomize.sequences import scrambled_sobol
 
-# Beyond this many axes every ball of note sticks out of the cube and distances tell nothing (Beyer et al., ICDT 1999).
+# With more axes every large ball extends beyond the cube, and distances are meaningless (Beyer et al., ICDT 1999).
 MOST_BALL_AXES = 8
-_PROBES = 512  # centres of candidate balls; our choice: more cost time in every run
+_PROBES = 512  # centres of candidate balls; our choice, limited by computing time
 
 
 def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[str, Any]:
@@ -42,9 +42,9 @@ def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[st
 def pair_hole(
     axes: Sequence[MarginAxis], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
 ) -> dict[str, Any] | None:
-    """The largest empty box in any pair of continuous axes, from the hit cells ``(npair, m, m)``; None without one.
+    """Return the largest empty box in any pair of continuous axes, from the hit cells ``(npair, m, m)``, or None.
 
-    ``by_chance`` is the mean number of empty boxes of that many cells that independent draws would leave in all pairs.
+    ``by_chance`` is the mean number of empty boxes of this size in all pairs for as many independent draws.
     """
     chosen = [k for k, (i, j) in enumerate(pairs) if not axes[i].weights and not axes[j].weights]
     if not chosen:
@@ -71,7 +71,7 @@ def pair_hole(
 
 
 class EmptyBall:
-    """The largest ball without a point around one of some evenly distributed centres, for few axes.
+    """Largest ball without a point around one of some evenly distributed centres, for few axes.
 
     Distances are in cumulative probability; the ball may extend beyond the cube.
     """
@@ -82,18 +82,18 @@ class EmptyBall:
 
     @classmethod
     def of(cls, axes: int) -> EmptyBall | None:
-        """Return a ball for this number of axes; None without axes or with too many."""
+        """Return a ball for this number of axes, or None for no axes or too many."""
         return cls(axes) if 0 < axes <= MOST_BALL_AXES else None
 
     def add(self, u: NDArray[np.float64]) -> None:
-        """Look at points ``(n, d)``."""
+        """Shrink the balls by points ``(n, d)``."""
         distance = np.zeros((_PROBES, len(u)))
         for centre, column in zip(self._centres.T, u.T, strict=True):
             distance += (centre[:, None] - column) ** 2
         self._nearest = np.minimum(self._nearest, distance.min(axis=1, initial=np.inf))
 
     def result(self, axes: Sequence[MarginAxis]) -> dict[str, Any]:
-        """Radius and centre, in SI values."""
+        """Return radius (in cumulative probability) and centre (in SI units)."""
         best = int(np.argmax(self._nearest))
         return {
             "radius": float(np.sqrt(self._nearest[best])),
@@ -102,7 +102,7 @@ class EmptyBall:
 
 
 def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Start and length of the longest run of True in every row of ``(n, m)``; the first of equals."""
+    """Return start and length of the longest run of True in every row of ``(n, m)``; the first one of equal runs."""
     column = np.arange(free.shape[1])
     run = column - np.maximum.accumulate(np.where(free, -1, column), axis=1)
     end = run.argmax(axis=1)
@@ -111,7 +111,7 @@ def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.
 
 
 def _boxes_of(cells: int, m: int) -> int:
-    """How many boxes of so many cells an ``m`` by ``m`` grid has."""
+    """Return the number of boxes of ``cells`` cells in an ``m`` by ``m`` grid."""
     return sum(
         (m - height + 1) * (m - cells // height + 1)
         for height in range(1, m + 1)
@@ -129,19 +129,19 @@ def _described(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str, A
 
 
 def _si(axis: MarginAxis, u: float) -> float:
-    """The SI value at a cumulative probability, a little inside of 0 and 1, where a normal has no end."""
+    """Return the SI value at a cumulative probability, limited to 1e-6 from 0 and 1, where a normal is infinite."""
     return float(axis.to_si(np.clip(np.array([u]), 1e-6, 1 - 1e-6))[0])
 
 
-MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS = 32, 10, 4  # per axis; our choice: what a few thousand episodes can fill
-_FINE = 1024  # parts in which a gap is sought along one axis
+MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS = 32, 10, 4  # per axis; our choice: a few thousand episodes can fill them
+_FINE = 1024  # parts of an axis in the search for a gap
 _WORST = 10  # pairs that are listed by name
 MOST_TRIPLE_AXES = 100  # 161,700 triples of 64 cells, counted in 64 MB
-_ROWS = 4096  # points at once: bounds the memory of their one-hot form
+_ROWS = 4096  # points at once; limits the memory of their one-hot form
 
 
 class CoverageCounter:
-    """Counts points of the unit cube as they come.
+    """Incremental counter of points in the unit cube.
 
     Args:
         axes: the axes of the cube.
@@ -172,9 +172,7 @@ class CoverageCounter:
             cells = len(self._coarse[axis])
             self._coarse[axis] += np.bincount((column * cells).astype(int), minlength=cells)
         hot = _one_hot(u, self._pair_cells, PAIR_CELLS)
-        self._pairs += (hot.T @ hot).astype(
-            np.int64
-        )  # whole numbers below 2^24: exact in whatever order they are added
+        self._pairs += (hot.T @ hot).astype(np.int64)  # integers below 2^24: exact in any order of addition
         if self._triples is not None:
             hot = _one_hot(u, self._triple_cells, TRIPLE_CELLS)
             for column in range(hot.shape[1]):
@@ -184,7 +182,7 @@ class CoverageCounter:
             self._ball.add(u)
 
     def result(self) -> dict[str, Any]:
-        """Return the results as a JSON-compatible dictionary; fractions, and SI values of parameters."""
+        """Return the results as a JSON-compatible dictionary, with fractions and SI values of parameters."""
         figures: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
         if len(self.axes) > 1 and self.count:
             figures["pairs"] = self._pair_figures()
@@ -231,7 +229,7 @@ class CoverageCounter:
         }
 
     def _triple_figures(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
-        """Summed axis by axis: a list of all triples would be long."""
+        """Return metrics of triples, summed per axis, because a list of all triples would be long."""
         d, rows = len(self.axes), []
         table = triples.reshape((d, TRIPLE_CELLS) * 3)
         chances = [axis.cells(TRIPLE_CELLS)[1] for axis in self.axes]
@@ -256,12 +254,12 @@ class CoverageCounter:
 
 
 def expected_occupancy(chances: NDArray[np.float64], count: int) -> float:
-    """The mean fraction of cells of these probabilities that ``count`` independent draws hit."""
+    """Return the mean fraction of cells, of given probabilities, that ``count`` independent draws hit."""
     return float((1.0 - (1.0 - chances) ** count).mean())
 
 
 def _one_hot(u: NDArray[np.float64], cells: NDArray[np.int64], width: int) -> NDArray[np.float32]:
-    """The cell of every coordinate as zeros and a one, ``(n, d * width)``."""
+    """Return the one-hot encoding of every coordinate's cell, ``(n, d * width)``."""
     n, d = u.shape
     hot = np.zeros((n, d * width), dtype=np.float32)
     hot[np.arange(n)[:, None], np.arange(d) * width + (u * cells).astype(int)] = 1.0

@@ -1,6 +1,6 @@
-"""Sampling designs: position of an episode's independent draws in the unit cube, as a function of its number alone.
+"""Place an episode's independent draws in the unit cube by a sampling design, from the episode's number only.
 
-A design places the first draw of an episode. A repeated draw, for a second attempt or after a constraint refused the
+A design places the first draw of an episode. A repeated draw, for a second attempt or after a constraint rejected the
 first, is independent: it has the declared distribution, but not the even spacing.
 """
 
@@ -19,10 +19,10 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize.sequences import MOST_AXES, permute, scrambled_sobol
 
 Axes: TypeAlias = Sequence[tuple[str, ...]]
-"""One entry per independent number of an episode: the parameters that it decides."""
+"""One entry per independent uniform of an episode: the parameters that it determines."""
 
 Numbers: TypeAlias = NDArray[np.float64]
-_MOST_CELLS = 2**31  # cells are permuted as 32-bit words; one bit is spare
+_MOST_CELLS = 2**31  # cells are permuted as 32-bit words; one bit stays free
 
 
 class Design(Protocol):
@@ -32,34 +32,34 @@ class Design(Protocol):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Patterns of the parameters that are placed; empty: all."""
+        """Patterns of the placed parameters; empty for all."""
         ...
 
     def check(self, axes: Axes) -> None:
-        """Refuse axes that the design cannot place.
+        """Raise an error for axes that the design cannot place.
 
         Raises:
-            InputError, UnknownNameError: see the message.
+            InputError, UnknownNameError: the message names the parameters.
         """
         ...
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64], /) -> Numbers:
-        """Placed numbers ``(n, k)`` in (0, 1), from independent uniforms of the same shape."""
+        """Return placed numbers ``(n, k)`` in (0, 1), from independent uniforms of the same shape."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Independent:
-    """Every draw on its own."""
+    """Independent random draws, without a design."""
 
     kind: ClassVar[str] = "independent"
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Everything can be drawn independently."""
+        """Accept all axes."""
 
     def place(self, u: Numbers, *_: object) -> Numbers:
-        """The uniforms as they are."""
+        """Return the uniforms unchanged."""
         return u
 
 
@@ -68,23 +68,23 @@ INDEPENDENT = Independent()
 
 @dataclass(frozen=True, kw_only=True)
 class Sobol:
-    """Scrambled Sobol' points: episode number is point index, so any 2^k aligned episodes are spread evenly.
+    """Scrambled Sobol' points: the episode number is the point's index, so any 2^k aligned episodes are spread evenly.
 
-    That holds for each axis and for the first ones together. With many axes and few points some pairs of late axes
-    line up (Joe and Kuo, SIAM J. Sci. Comput. 30, 2008, choose directions that keep this rare), which coverage shows.
-    ``names`` then puts the parameters that matter on the sequence and leaves the others independent.
+    This holds for each axis, and for the first axes together. With many axes and few points some pairs of later axes
+    are correlated (Joe and Kuo, SIAM J. Sci. Comput. 30, 2008, choose directions that make this rare); coverage reports
+    it. ``names`` then selects the important parameters for the sequence; the others are independent.
     """
 
     kind: ClassVar[str] = "sobol"
     names: tuple[str, ...] = ()
 
     def check(self, axes: Axes) -> None:
-        """Refuse names that nothing draws, and more axes than there are direction numbers."""
+        """Raise an error for names that are not drawn, and for more axes than direction numbers."""
         if len(_chosen(axes, self.names or ("*",))) > MOST_AXES:
             raise InputError(f"A Sobol' design has at most {MOST_AXES} axes; {len(axes)} are drawn. Draw fewer.")
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """``u`` with the axes of the sequence at its points."""
+        """Return ``u`` with the selected axes replaced by the sequence's points."""
         chosen = _chosen(axes, self.names or ("*",))
         placed = u.copy()
         placed[:, chosen] = scrambled_sobol(episodes, len(chosen), run_seed=run_seed)
@@ -93,10 +93,10 @@ class Sobol:
 
 @dataclass(frozen=True, kw_only=True)
 class Stratified:
-    """``strata`` equally probable strata of each parameter, each visited once per ``strata`` episodes.
+    """Stratified sampling: ``strata`` equally probable strata per parameter, each visited once per ``strata`` episodes.
 
-    With ``names``, their strata are crossed: each of ``strata ** k`` cells is visited once per as many episodes, in
-    random order, and the other parameters are independent. The position within a stratum is random.
+    With ``names``, the strata of these k parameters are crossed: each of the ``strata ** k`` cells is visited once per
+    ``strata ** k`` episodes, in random order. The other parameters are independent. Positions in a stratum are random.
     """
 
     kind: ClassVar[str] = "stratified"
@@ -107,12 +107,12 @@ class Stratified:
         _whole("strata", self.strata)
 
     def check(self, axes: Axes) -> None:
-        """Refuse names that nothing draws, and more cells than can be numbered."""
+        """Raise an error for names that are not drawn, and for more than 2^31 cells."""
         if self.names:
             _cells([self.strata] * len(_chosen(axes, self.names)), self.kind)
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """``u`` moved into its stratum."""
+        """Return ``u``, each number moved into its stratum."""
         return self._crossed(u, axes, run_seed, episodes) if self.names else self._each(u, axes, run_seed, episodes)
 
     def _each(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
@@ -133,7 +133,7 @@ class Stratified:
 
 @dataclass(frozen=True, kw_only=True)
 class LatinHypercube(Stratified):
-    """As many strata as the run has episodes: each parameter has exactly one value in each.
+    """Latin hypercube: as many strata as episodes, with exactly one value of each parameter in each stratum.
 
     McKay, Beckman and Conover, Technometrics 21, 1979.
     """
@@ -143,7 +143,7 @@ class LatinHypercube(Stratified):
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A full-factorial grid over named parameters, gone through in order and again; the others are independent.
+    """Full-factorial grid over named parameters, visited in order and repeatedly; the others are independent.
 
     A level is the middle of one of ``levels`` equally probable parts; ``levels`` is one number or one per pattern.
     """
@@ -161,19 +161,19 @@ class Grid:
             raise InputError("A grid needs names: the parameters whose combinations it goes through.")
 
     def check(self, axes: Axes) -> None:
-        """Refuse names that nothing draws, and more cells than can be numbered."""
+        """Raise an error for names that are not drawn, and for more than 2^31 cells."""
         _cells(self.counts(axes), self.kind)
 
     def counts(self, axes: Axes) -> list[int]:
-        """Levels of each axis that is on the grid."""
+        """Return the number of levels of each axis on the grid."""
         if not isinstance(self.levels, Mapping):
             return [self.levels] * len(_chosen(axes, self.names))
         found = {i: count for name, count in self.levels.items() for i in _chosen(axes, (name,))}
         return [found[i] for i in _chosen(axes, self.names)]
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        """``u`` with the grid's axes at their levels."""
-        del run_seed  # a grid has no chance in it
+        """Return ``u`` with the grid's axes at their levels."""
+        del run_seed  # a grid is not random
         levels = self.counts(axes)
         placed = u.copy()
         placed[:, _chosen(axes, self.names)] = (_digits(episodes % math.prod(levels), levels) + 0.5) / np.array(levels)
@@ -184,14 +184,14 @@ _KINDS: dict[str, type[Any]] = {kind.kind: kind for kind in (Independent, Sobol,
 
 
 def make_design(value: Any, *, episodes: int, where: str) -> Design:
-    """A design as written in YAML: its kind, or a mapping with ``kind`` and its options.
+    """Make a design from its YAML value: a kind, or a mapping with ``kind`` and options.
 
     Args:
-        episodes: attempts of the run, which a Latin hypercube is divided by.
+        episodes: number of attempts of the run, the strata of a Latin hypercube.
 
     Raises:
-        UnknownNameError: no design of that kind.
-        InputError: options that it does not take, or of the wrong type.
+        UnknownNameError: the kind does not exist.
+        InputError: the design lacks an option, or a value has the wrong type.
     """
     options = dict(value) if isinstance(value, Mapping) else {"kind": value}
     kind = str(options.pop("kind", None))
@@ -214,12 +214,12 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
 
 
 def is_named(design: Design, name: str) -> bool:
-    """Whether a parameter is one of those that a design names."""
+    """Return whether a design names a parameter."""
     return any(fnmatch.fnmatchcase(name, pattern) for pattern in design.names)
 
 
 def design_json(design: Design) -> dict[str, Any]:
-    """A plain form for files and hashes."""
+    """Return a JSON-compatible dictionary for files and hashes."""
     return {"kind": design.kind, **asdict(design)}  # pyright: ignore[reportArgumentType]
 
 
@@ -243,10 +243,10 @@ def _whole(name: str, value: Any) -> None:
 
 
 def _chosen(axes: Axes, patterns: Sequence[str]) -> list[int]:
-    """Axes that decide a parameter matching a pattern, in the order of the axes.
+    """Return the indices of the axes with a parameter that matches a pattern, in ascending order.
 
     Raises:
-        UnknownNameError: a pattern that matches nothing that is drawn.
+        UnknownNameError: a pattern matches no drawn parameter.
     """
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(name, pattern) for axis in axes for name in axis):
@@ -265,7 +265,7 @@ def _cells(levels: Sequence[int], kind: str) -> None:
 
 
 def _digits(number: NDArray[np.int64], levels: Sequence[int]) -> NDArray[np.int64]:
-    """Mixed-radix digits of cell numbers ``(n,)``, the first axis fastest: ``(n, k)``."""
+    """Return mixed-radix digits ``(n, k)`` of cell numbers ``(n,)``; the first axis changes fastest."""
     digits = []
     for level in levels:
         number, digit = np.divmod(number, level)

@@ -1,6 +1,6 @@
-"""Distributions as inverse functions: a draw is ``ppf`` of uniform numbers, so it is as reproducible as they are.
+"""Define distributions by their quantile function: a draw is ``ppf`` of reproducible uniform numbers.
 
-``cdf`` maps values back to the unit interval, where coverage is measured; ``logpdf`` weighs draws from a proposal.
+``cdf`` maps values to the unit interval, where coverage is measured; ``logpdf`` gives weights of proposal draws.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from twinloop.core.errors import InputError, UnknownNameError
 
 
 class Distribution(Protocol):
-    """A one-dimensional distribution."""
+    """One-dimensional distribution."""
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values whose cumulative probability is ``u`` in (0, 1)."""
+        """Return the values at cumulative probability ``u`` in (0, 1)."""
         ...
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cumulative probability of values; in the middle of its step for a discrete distribution."""
+        """Return the cumulative probability of values; for a discrete distribution the middle of the step."""
         ...
 
     def support(self) -> tuple[float, float]:
-        """The smallest interval that holds every possible value."""
+        """Return the smallest interval that contains every possible value."""
         ...
 
 
 @runtime_checkable
 class WeightedDistribution(Distribution, Protocol):
-    """A distribution with a density (or a probability, if discrete): what importance weights are made of."""
+    """Distribution with a density (a probability if discrete), from which importance weights are computed."""
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the density at ``x``, minus infinity outside the support."""
+        """Return the logarithm of the density at ``x``; minus infinity outside the support."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Uniform:
-    """Equally likely between ``low`` and ``high``."""
+    """Uniform distribution between ``low`` and ``high``."""
 
     low: float
     high: float
@@ -53,28 +53,28 @@ class Uniform:
         _ordered(self.low, self.high)
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values at cumulative probability ``u``."""
+        """Return the values at cumulative probability ``u``."""
         return self.low + (self.high - self.low) * u
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cumulative probability of values; one half where the range is a single value."""
+        """Return the cumulative probability of values; one half if the range is a single value."""
         width = self.high - self.low
         return np.clip((x - self.low) / width, 0.0, 1.0) if width else np.full_like(x, 0.5)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the density; of a single value, of its probability."""
+        """Return the logarithm of the density; for a single value, of its probability."""
         width = self.high - self.low
         inside = (x >= self.low) & (x <= self.high)
         return np.where(inside, -math.log(width) if width else 0.0, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Interval of possible values."""
+        """Return the interval of possible values."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogUniform:
-    """Equally likely in the logarithm between two positive bounds."""
+    """Uniform distribution of the logarithm between two positive bounds."""
 
     low: float
     high: float
@@ -85,31 +85,31 @@ class LogUniform:
             raise InputError(f"A log-uniform distribution needs positive bounds, got [{self.low:g}, {self.high:g}].")
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values at cumulative probability ``u``."""
+        """Return the values at cumulative probability ``u``."""
         return self.low * (self.high / self.low) ** u
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cumulative probability of values; one half where the range is a single value."""
+        """Return the cumulative probability of values; one half if the range is a single value."""
         width = math.log(self.high / self.low)
         if not width:
             return np.full_like(x, 0.5)
         return np.clip(np.log(np.maximum(x, self.low) / self.low) / width, 0.0, 1.0)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the density; of a single value, of its probability."""
+        """Return the logarithm of the density; for a single value, of its probability."""
         width = math.log(self.high / self.low)
         inside = (x >= self.low) & (x <= self.high)
         density = -np.log(np.where(inside, x, 1.0)) - math.log(width) if width else np.zeros_like(x)
         return np.where(inside, density, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Interval of possible values."""
+        """Return the interval of possible values."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class TruncatedNormal:
-    """Normal, conditioned on lying in [``low``, ``high``]; infinite bounds make it the plain normal."""
+    """Normal distribution truncated to [``low``, ``high``]; with infinite bounds the normal distribution."""
 
     mean: float
     std: float
@@ -124,33 +124,33 @@ class TruncatedNormal:
             raise InputError(f"A normal distribution needs a positive std, got {self.std:g}.")
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values at cumulative probability ``u``."""
+        """Return the values at cumulative probability ``u``."""
         below, above = ndtr((self.low - self.mean) / self.std), ndtr((self.high - self.mean) / self.std)
         values = self.mean + self.std * ndtri(below + (above - below) * u)
         return np.minimum(np.maximum(values, self.low), self.high)
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cumulative probability of values."""
+        """Return the cumulative probability of values."""
         below, above = ndtr((self.low - self.mean) / self.std), ndtr((self.high - self.mean) / self.std)
         return np.clip((ndtr((x - self.mean) / self.std) - below) / (above - below), 0.0, 1.0)
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the density."""
+        """Return the logarithm of the density."""
         low, high = (self.low - self.mean) / self.std, (self.high - self.mean) / self.std
-        if low > 0:  # far in the upper tail the difference of two ones is lost, of two small numbers it is not
+        if low > 0:  # in the far upper tail 1 - 1 loses all digits; the mirrored lower tail does not
             low, high = -high, -low
         mass = log_ndtr(high) + np.log1p(-np.exp(log_ndtr(low) - log_ndtr(high)))
         density = -0.5 * ((x - self.mean) / self.std) ** 2 - math.log(self.std * math.sqrt(2 * math.pi)) - mass
         return np.where((x >= self.low) & (x <= self.high), density, -np.inf)
 
     def support(self) -> tuple[float, float]:
-        """Interval of possible values."""
+        """Return the interval of possible values."""
         return self.low, self.high
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """One of ``values``, with probabilities proportional to ``weights`` (default: equal)."""
+    """Discrete distribution over ``values``, with probabilities proportional to ``weights`` (default: equal)."""
 
     values: tuple[float, ...]
     weights: tuple[float, ...] = ()
@@ -162,18 +162,18 @@ class Choice:
             raise InputError(f"A choice of {len(self.values)} values needs as many weights ≥ 0, got {self.weights}.")
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values at cumulative probability ``u``."""
+        """Return the values at cumulative probability ``u``."""
         edges = self._edges()
         return np.asarray(self.values)[np.minimum(np.searchsorted(edges, u, side="right"), len(edges) - 1)]
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The middle of each value's step in the order given, so that equal steps are equal parts of (0, 1)."""
+        """Return the middle of each value's step, with steps in the given order of the values."""
         edges = self._edges()
         middle = edges - 0.5 * np.diff(edges, prepend=0.0)
         return middle[np.argmin(np.abs(np.asarray(x)[..., None] - np.asarray(self.values)), axis=-1)]
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the probability of each value."""
+        """Return the logarithm of the probability of each value."""
         chances = np.diff(self._edges(), prepend=0.0)
         total = ((np.asarray(x)[..., None] == np.asarray(self.values)) * chances).sum(axis=-1)
         return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), -np.inf)
@@ -183,13 +183,13 @@ class Choice:
         return np.cumsum(weights) / weights.sum()
 
     def support(self) -> tuple[float, float]:
-        """Interval of possible values."""
+        """Return the interval of possible values."""
         return min(self.values), max(self.values)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Empirical:
-    """The distribution of measured ``samples``: linear between their order statistics."""
+    """Distribution of measured ``samples``, with linear interpolation between order statistics."""
 
     samples: tuple[float, ...]
 
@@ -198,41 +198,41 @@ class Empirical:
             raise InputError("An empirical distribution needs at least one finite sample and no NaN.")
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values at cumulative probability ``u``."""
+        """Return the values at cumulative probability ``u``."""
         return np.quantile(np.asarray(self.samples), u)
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Cumulative probability of values."""
+        """Return the cumulative probability of values."""
         ordered = np.sort(np.asarray(self.samples, dtype=np.float64))
         return np.interp(x, ordered, np.linspace(0.0, 1.0, len(ordered))) if len(ordered) > 1 else np.full_like(x, 0.5)
 
     def support(self) -> tuple[float, float]:
-        """Interval of possible values."""
+        """Return the interval of possible values."""
         return min(self.samples), max(self.samples)
 
 
 @dataclass(frozen=True, kw_only=True)
 class MultivariateNormal:
-    """A joint normal of several parameters: ``mean`` ``(k,)`` and ``covariance`` ``(k, k)``, singular allowed."""
+    """Joint normal distribution: ``mean`` ``(k,)`` and ``covariance`` ``(k, k)``, which may be singular."""
 
     mean: tuple[float, ...]
     covariance: tuple[tuple[float, ...], ...]
 
     def sample(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Values ``(n, k)`` from independent uniforms ``(n, k)``."""
+        """Return values ``(n, k)`` from independent uniforms ``(n, k)``."""
         matrix = np.asarray(self.covariance, dtype=np.float64)
         eigenvalues, vectors = np.linalg.eigh((matrix + matrix.T) / 2)
         if eigenvalues.min() < -1e-9 * max(eigenvalues.max(), 1e-300):
             raise InputError("The covariance has a negative eigenvalue: it is not a covariance.")
         factor = vectors * np.sqrt(np.maximum(eigenvalues, 0.0))
-        # Summed one column at a time: a matrix product over a batch is not bitwise the same for each of its rows.
+        # Summed column by column: the rows of a matrix product can differ in the last bits with the size of the batch.
         values = np.tile(np.asarray(self.mean, dtype=np.float64), (len(u), 1))
         for column, normal in zip(factor.T, ndtri(u).T, strict=True):
             values += normal[:, None] * column
         return values
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Marginal cumulative probability of each column of ``x`` ``(n, k)``; one half where the variance is zero."""
+        """Return the marginal cumulative probability of each column of ``x`` ``(n, k)``; one half at zero variance."""
         std = np.sqrt(np.maximum(np.diag(np.asarray(self.covariance, dtype=np.float64)), 0.0))
         return ndtr(np.where(std > 0, x - np.asarray(self.mean), 0.0) / np.where(std > 0, std, 1.0))
 
@@ -249,11 +249,11 @@ _KINDS = {
 
 
 def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Distribution:
-    """A distribution from its name and arguments, as written in YAML.
+    """Make a distribution from its name and arguments in YAML.
 
     Raises:
-        UnknownNameError: no distribution of that name.
-        InputError: arguments that do not fit it.
+        UnknownNameError: the distribution does not exist.
+        InputError: the arguments do not fit the distribution.
     """
     if kind not in _KINDS:
         raise UnknownNameError("distribution", kind, _KINDS, where=where)
@@ -272,7 +272,7 @@ def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Di
 
 
 def describe(distribution: Distribution | MultivariateNormal) -> dict[str, Any]:
-    """A plain form for files and hashes."""
+    """Return a JSON-compatible dictionary for files and hashes."""
     return {"kind": type(distribution).__name__, **asdict(distribution)}  # pyright: ignore[reportArgumentType]
 
 

@@ -1,4 +1,4 @@
-"""Draws of parameters: independent or tied ones, and jointly distributed ones."""
+"""Draw parameters independently, tied together, or from a joint distribution."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinloop.twin.quantities.kinds import Operation
 
 Scope = Literal["run", "episode", "step"]
 _PROBE = 2000
-_MAX_REJECTIONS = 1000  # a distribution with a part in a thousand within bounds is a mistake; our choice
+_MAX_REJECTIONS = 1000  # a distribution with less than a thousandth within bounds is a mistake; our choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,10 +37,10 @@ class Draw:
     proposal: Distribution | None = None
 
     def check(self, twin: Twin) -> None:
-        """Refuse unknown names, ranges that leave a parameter's physical bounds, and a proposal that cannot serve.
+        """Raise an error for unknown names, ranges beyond physical bounds, and an unsuitable proposal.
 
         Raises:
-            UnknownNameError, BoundsError, InputError: see the message.
+            UnknownNameError, BoundsError, InputError: the message names the parameter.
         """
         for name in self.names:
             param = twin.require(name)
@@ -57,7 +57,7 @@ class Draw:
             self._check_proposal(self.proposal)
 
     def values(self, twin: Twin, u: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-        """Absolute values by name, from uniforms ``(n, size)``."""
+        """Return absolute values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
         columns = self._raw(u)
         if self.tied:
             columns *= len(self.names)
@@ -66,7 +66,7 @@ class Draw:
         }
 
     def log_weight(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Logarithm of the density of ``distribution`` over that of ``proposal`` at the values of ``u``, ``(n,)``."""
+        """Return log(density of ``distribution`` / density of ``proposal``) at the values of ``u``, ``(n,)``."""
         total = np.zeros(len(u))
         if self.proposal is not None:
             target, proposal = _weighable(self.distribution), _weighable(self.proposal)
@@ -76,16 +76,16 @@ class Draw:
 
     @property
     def size(self) -> int:
-        """Independent numbers per episode."""
+        """Number of independent uniforms per episode."""
         return 1 if self.tied else len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """The parameters that each of these numbers decides."""
+        """Names of the parameters that each uniform determines."""
         return [self.names] if self.tied else [(name,) for name in self.names]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files and hashes."""
+        """Return a JSON-compatible dictionary for files and hashes."""
         proposal = {} if self.proposal is None else {"proposal": describe(self.proposal)}
         return {
             "names": list(self.names),
@@ -122,7 +122,7 @@ class Draw:
 
 @dataclass(frozen=True, kw_only=True)
 class JointDraw:
-    """A correlated draw of several parameters, in the space of ``transforms``, redrawn until inside their bounds."""
+    """Correlated draw of several parameters, after ``transforms``; repeated until all are within bounds."""
 
     names: tuple[str, ...]
     distribution: MultivariateNormal
@@ -131,25 +131,25 @@ class JointDraw:
     scope: Scope = "episode"
 
     def check(self, twin: Twin) -> None:
-        """Refuse unknown names."""
+        """Raise an error for unknown names."""
         for name in self.names:
             twin.require(name)
 
     def absolute(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Transformed values ``(n, k)`` in SI."""
+        """Return the SI values ``(n, k)`` of transformed values."""
         logs = np.array([kind == "log" for kind in self.transforms])
         return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
 
     def values(
         self, twin: Twin, count: int, u: Callable[[int, NDArray[np.intp]], NDArray[np.float64]]
     ) -> dict[str, NDArray[np.float64]]:
-        """Values by name for ``count`` episodes.
+        """Return values ``(count,)`` in SI units by name.
 
         Args:
-            u: uniforms ``(len(rows), k)`` of a trial of some rows.
+            u: function of a trial's number and some rows; returns their uniforms ``(len(rows), k)``.
 
         Raises:
-            BoundsError: no trial of an episode lay inside the physical bounds.
+            BoundsError: no trial of an episode was within the physical bounds.
         """
         values = np.empty((count, len(self.names)))
         waiting = np.arange(count)
@@ -177,16 +177,16 @@ class JointDraw:
 
     @property
     def size(self) -> int:
-        """Independent numbers per episode."""
+        """Number of independent uniforms per episode."""
         return len(self.names)
 
     @property
     def axes(self) -> list[tuple[str, ...]]:
-        """The parameters of each of these numbers; correlated, so each number moves all of them."""
+        """Names of the parameters, one per uniform; they are correlated, so each uniform changes all of them."""
         return [(name,) for name in self.names]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files and hashes."""
+        """Return a JSON-compatible dictionary for files and hashes."""
         return {
             "names": list(self.names),
             "distribution": describe(self.distribution),

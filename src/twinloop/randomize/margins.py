@@ -1,4 +1,4 @@
-"""The parameter space as a unit cube: one axis per independent number, with the way there and back."""
+"""Map the parameter space to a unit cube and back, with one axis per independent uniform."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinloop.randomize.plan import Plan
 
 @dataclass(frozen=True, kw_only=True)
 class MarginAxis:
-    """One axis of the parameter space, along which ``names`` vary together; the first one represents them.
+    """Axis of the parameter space along which ``names`` vary together; values are those of the first name.
 
     ``to_unit`` maps SI values to cumulative probability, ``to_si`` is the inverse. ``weights`` are the probabilities of
     the values of a discrete axis in order, else empty.
@@ -32,7 +32,7 @@ class MarginAxis:
 
     @property
     def name(self) -> str:
-        """The axis in words."""
+        """Name of the axis for people."""
         return self.names[0] if len(self.names) == 1 else f"{self.names[0]} and {len(self.names) - 1} more"
 
     def cells(self, wanted: int) -> tuple[int, NDArray[np.float64]]:
@@ -47,7 +47,7 @@ class MarginAxis:
 
 
 def margins(plan: Plan) -> list[MarginAxis]:
-    """The axes of everything that a plan draws per episode; of a correlated draw, each parameter by itself."""
+    """Return the axes of all draws of a plan per episode; a correlated draw has one axis per parameter."""
     result: list[MarginAxis] = []
     for draw in plan.draws:
         if draw.scope != "episode":
@@ -64,7 +64,7 @@ def margins(plan: Plan) -> list[MarginAxis]:
 
 
 def to_unit(axes: list[MarginAxis], table: ParamTable) -> NDArray[np.float64]:
-    """Values of the worlds of a table as points ``(nworld, len(axes))`` of the unit cube."""
+    """Return the worlds of a table as points ``(nworld, len(axes))`` of the unit cube."""
     return np.stack([axis.to_unit(table[axis.names[0]]) for axis in axes], axis=-1)
 
 
@@ -119,7 +119,7 @@ def _boxes_margin(plan: Plan, draw: BoxesDraw, column: int) -> MarginAxis:
 
 
 def _adaptive_margins(plan: Plan, draw: AdaptiveDraw) -> list[MarginAxis]:
-    """Between the widest boundaries of all known rounds."""
+    """Return uniform axes between the widest boundaries of all known rounds."""
     uniform = [Uniform(low=low, high=high) for low, high in draw.hull()]
     return [
         MarginAxis(names=(name,), unit=plan.twin.params[name].unit, to_unit=one.cdf, to_si=one.ppf)

@@ -1,4 +1,4 @@
-"""Read the options of a ``randomization:`` section besides ranges: the design, constraints, and adaptive ranges.
+"""Read the options of a ``randomization:`` section other than ranges: design, constraints, adaptive ranges.
 
 ::
 
@@ -31,10 +31,10 @@ OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive"
 
 
 class AdaptiveOptions(BaseModel):
-    """The ``adaptive:`` mapping. Ranges are in SI units; patterns match parameters.
+    """Content of the ``adaptive:`` mapping. Ranges are in SI units; names may be patterns.
 
     The defaults are our choice: the paper's thresholds count block rotations and do not fit a success rate. Half of the
-    episodes evaluate a boundary; 32 of them separate a rate of 0.9 from one of 0.6 (95 % intervals 0.76 to 0.97 and
+    episodes evaluate a boundary; 32 episodes separate a rate of 0.9 from 0.6 (95 % intervals 0.76 to 0.97 and
     0.42 to 0.74). A step is a tenth of the width of the twin's range.
     """
 
@@ -51,10 +51,10 @@ class AdaptiveOptions(BaseModel):
 
 
 def adaptive_options(value: Any, *, where: str) -> AdaptiveOptions:
-    """The checked ``adaptive:`` mapping.
+    """Check and return the ``adaptive:`` mapping.
 
     Raises:
-        InputError: a key or value is wrong; names it.
+        InputError: a key or value is wrong; the message names it.
     """
     place = f"{where}: randomization.adaptive"
     try:
@@ -71,12 +71,12 @@ def adaptive_options(value: Any, *, where: str) -> AdaptiveOptions:
 
 
 def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
-    """The adaptive draw of an ``adaptive:`` mapping.
+    """Return the adaptive draw of an ``adaptive:`` mapping.
 
     Raises:
-        UnknownNameError: a name or pattern that matches no parameter, or none of the adaptive ones.
-        InputError: a key or value is wrong; names it.
-        BoundsError: a limit or a start beyond physical bounds.
+        UnknownNameError: a name or pattern matches no parameter, or no adaptive one.
+        InputError: a key or value is wrong; the message names it.
+        BoundsError: a limit or an initial range is beyond physical bounds.
     """
     options, place = adaptive_options(value, where=where), f"{where}: randomization.adaptive"
     params = _params(twin, options.names, place)
@@ -100,7 +100,7 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
                 )
         if not (math.isfinite(low) and math.isfinite(high) and low <= first <= last <= high):
             raise InputError(
-                f"{place}: {param.name} starts at [{first:g}, {last:g}] {param.unit}, which must lie in its limits "
+                f"{place}: {param.name} starts at [{first:g}, {last:g}] {param.unit}, which must be within its limits "
                 f"[{low:g}, {high:g}] {param.unit}."
             )
     return AdaptiveDraw(
@@ -118,7 +118,7 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
 
 
 def parse_constraints(value: Any, twin: Twin, *, named: Mapping[str, Constraint], where: str) -> tuple[Constraint, ...]:
-    """The constraints of a ``constraints:`` list; see `constraints.parse_constraint`."""
+    """Return the constraints of a ``constraints:`` list; see `constraints.parse_constraint`."""
     place = f"{where}: randomization.constraints"
     if not isinstance(value, list):
         raise InputError(
@@ -160,7 +160,7 @@ def _pair(
 
 
 def _step(options: AdaptiveOptions, param: Param, limits: tuple[float, float], place: str) -> float:
-    """How far a boundary moves, in SI: given, or a fraction of the twin's own range, else of the limits."""
+    """Return a boundary's step in SI units: given, or a fraction of the twin's range, or else of the limits."""
     if isinstance(options.step, dict):
         step = next((value for key, value in options.step.items() if fnmatch.fnmatchcase(param.name, key)), 0.0)
     else:

@@ -1,4 +1,4 @@
-"""A frozen plan of draws: what varies, how, how often, and which parts of it go together."""
+"""Define the frozen plan of draws: all variation between the worlds of a run."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw | BoxesDraw
 
 
 def check_single(draws: Sequence[AnyDraw]) -> None:
-    """Refuse a parameter that two draws name.
+    """Raise an error for a parameter in two draws.
 
     Raises:
-        InputError: names it.
+        InputError: names the parameter.
     """
     seen: dict[str, int] = {}
     for index, draw in enumerate(draws):
@@ -41,10 +41,10 @@ def check_single(draws: Sequence[AnyDraw]) -> None:
 
 
 def check_design(design: Design, draws: Sequence[AnyDraw]) -> None:
-    """Refuse a design without a parameter to place, or levels and crossed strata of parameters that have none.
+    """Raise an error for a design without a parameter to place, or with levels or strata for unsuitable draws.
 
     Raises:
-        InputError, UnknownNameError: see the message.
+        InputError, UnknownNameError: the message names the parameter.
     """
     if isinstance(design, Independent):
         return
@@ -64,7 +64,7 @@ def _check_levels(design: Grid | Stratified, draw: AnyDraw) -> None:
     name = next((name for name in draw.names if is_named(design, name)), None)
     why = ""
     if isinstance(draw, JointDraw):
-        why = "is drawn together with other identified parameters, so it has no levels or strata of its own"
+        why = "is drawn together with other identified parameters, so it has no separate levels or strata"
     elif isinstance(draw, AdaptiveDraw) and isinstance(design, Grid):
         why = "has adaptive ranges, so its levels would move"
     elif isinstance(draw, BoxesDraw) and isinstance(design, Grid):
@@ -74,10 +74,10 @@ def _check_levels(design: Grid | Stratified, draw: AnyDraw) -> None:
 
 
 def check_constraints(constraints: Sequence[Constraint], draws: Sequence[AnyDraw], design: Design) -> None:
-    """Refuse constraints that no redraw can meet.
+    """Raise an error for constraints that no redraw can meet.
 
     Raises:
-        InputError: nothing that a constraint reads is drawn per episode, or it reads what a redraw cannot change.
+        InputError: no parameter of a constraint is drawn per episode, or a redraw cannot change one of them.
     """
     drawn = {name: draw for draw in draws for name in draw.names}
     for constraint in constraints:
@@ -104,10 +104,10 @@ def _check_redrawable(constraint: Constraint, name: str, draw: AnyDraw, design: 
 
 
 # Keys in Provenance.extra.
-IMPORTANCE_WEIGHT = "importance_weight"  # density of the target over that of the proposal, where there is one
-CONSTRAINT_REDRAWS = "constraint_redraws"  # candidates that a constraint refused before this world
+IMPORTANCE_WEIGHT = "importance_weight"  # density of the target over that of the proposal, with a proposal
+CONSTRAINT_REDRAWS = "constraint_redraws"  # candidates that a constraint rejected before this world
 ADAPTIVE_BOUNDARY = "adaptive_boundary"  # the boundary that the episode evaluates
-_PROBED = -1  # stands for the number of a redraw where acceptance is measured
+_PROBED = -1  # number of the redraw in the estimation of acceptance
 _Values: TypeAlias = dict[str, NDArray[np.float64]]
 
 
@@ -116,7 +116,7 @@ class DrawnWorlds:
     """Drawn worlds with the results that are not in the table, all ``(nworld,)``.
 
     ``weight`` is the target's density over the proposal's, 1 without a proposal. ``redraws`` is the number of
-    candidates refused by a constraint. ``boundary`` is the evaluated adaptive boundary, -1 for none.
+    candidates rejected by a constraint. ``boundary`` is the index of the evaluated adaptive boundary, -1 for none.
     """
 
     table: ParamTable
@@ -127,7 +127,7 @@ class DrawnWorlds:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Everything that varies between the worlds of a run, over one twin. Parameters not named keep their nominal.
+    """All variation between the worlds of a run of one twin; parameters that are not named stay nominal.
 
     ``texture_pool`` is the number of procedural textures that ``texture/*`` parameters index. ``design`` places the
     draws of scope ``episode``; worlds that break a constraint are drawn again.
@@ -150,26 +150,26 @@ class Plan:
 
     @cached_property
     def hash(self) -> str:
-        """Names the plan: the same hash and seed path give the same values."""
+        """Hash of the plan; the same hash gives the same values for an episode."""
         return sha256_json(self.to_json())
 
     @property
     def adaptive(self) -> AdaptiveDraw | None:
-        """The draw whose ranges move, if there is one."""
+        """The draw with adaptive ranges, or None."""
         return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
 
     @property
     def weighted(self) -> bool:
-        """Whether values come from a proposal, so that episodes have weights."""
+        """Whether some values are drawn from a proposal, so that episodes have importance weights."""
         return any(isinstance(draw, Draw) and draw.proposal is not None for draw in self.draws)
 
     def knowing(self, rounds: Mapping[int, Ranges]) -> Plan:
-        """The same plan with the adaptive ranges of these rounds."""
+        """Return the plan with the adaptive ranges of these rounds."""
         draws = tuple(draw.knowing(rounds) if isinstance(draw, AdaptiveDraw) else draw for draw in self.draws)
         return replace(self, draws=draws)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files and hashes."""
+        """Return a JSON-compatible dictionary for files and hashes."""
         value: dict[str, Any] = {
             "twin_hash": self.twin.hash,
             "run_seed": self.run_seed,
@@ -183,19 +183,19 @@ class Plan:
         return value
 
     def draw(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> ParamTable:
-        """Return the parameter table of these episodes, one row each; the result is always the same for an episode.
+        """Return the parameter table of these episodes, one row each; a row depends only on plan, episode and attempt.
 
         Args:
-            attempt: number of the attempt of the episode; redraws everything of scope ``episode`` and ``step``.
-            nstep: control steps for which parameters of scope ``step`` are drawn.
+            attempt: number of the attempt; each one has new values of scope ``episode`` and ``step``.
+            nstep: number of control steps for which parameters of scope ``step`` are drawn.
 
         Raises:
-            InputError: a constraint accepts almost nothing, or an adaptive round is not known.
+            InputError: a constraint rejects almost all candidates, or an adaptive round is not known.
         """
         return self.worlds(episodes, attempt=attempt, nstep=nstep).table
 
     def worlds(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> DrawnWorlds:
-        """As `draw`, with importance weights, refused candidates and adaptive boundaries."""
+        """Draw as `draw`, and return importance weights, rejected candidates and adaptive boundaries too."""
         numbers = np.asarray(episodes, dtype=np.int64)
         attempts = np.broadcast_to(np.asarray(attempt, dtype=np.int64), numbers.shape)
         once = [draw for draw in self.draws if draw.scope != "step"]
@@ -217,7 +217,7 @@ class Plan:
         )
 
     def notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
-        """Return the provenance of each world besides its values; an empty list if there is none."""
+        """Return the additional provenance of each world; an empty list if there is none."""
         if not (self.weighted or self.constraints or self.adaptive):
             return []
         notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]
@@ -231,7 +231,7 @@ class Plan:
         return notes
 
     def _check_acceptance(self) -> None:
-        """Refuse constraints that accept almost nothing, by a probe that no episode's draw is part of."""
+        """Raise an error for constraints that reject almost all test draws, which no episode uses."""
         if not self.constraints:
             return
         numbers = np.arange(PROBE)
@@ -248,7 +248,7 @@ class Plan:
     def _candidates(
         self, draws: Sequence[AnyDraw], numbers: NDArray[np.int64], attempts: NDArray[np.int64], redraw: int
     ) -> tuple[_Values, _Values]:
-        """Values by parameter, and logarithms of weights by the first name of the draws that have one."""
+        """Return values by parameter, and logarithms of weights by the first name of each weighted draw."""
         placed = {} if redraw else self._placed(numbers, attempts)
         values: _Values = {}
         weights: _Values = {}
@@ -269,7 +269,7 @@ class Plan:
     def _placed(
         self, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> dict[tuple[str, ...], NDArray[np.float64]]:
-        """Where the design puts the first attempts, by the names of each draw; later attempts are independent."""
+        """Return the uniforms that the design gives first attempts, by the names of each draw."""
         if isinstance(self.design, Independent):
             return {}
         free = [self._uniforms(draw, numbers, attempts) for draw in self._placeable]
@@ -283,7 +283,7 @@ class Plan:
     def _until_accepted(
         self, values: _Values, weights: _Values, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Draw again, in place, what the constraints touch in the worlds that break one; counts per world."""
+        """Redraw constrained values in place in the worlds that violate a constraint; return redraws per world."""
         rejection = RejectionLog(self.constraints, len(numbers))
         if not self.constraints:
             return rejection.redraws

@@ -1,7 +1,7 @@
 """Read the ``randomization:`` section of a YAML file: its draws with units in key names, and the complete plan.
 
-A key is either a parameter path (``joint/*/damping``, in SI units) or one of the short names of the quantities'
-declarations with its unit as a suffix (``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
+A key is a parameter path (``joint/*/damping``, in SI units) or a short name of a quantity with its unit as a suffix
+(``object_mass_kg``). A value is a range ``[low, high]`` or a mapping::
 
     joint/*/damping: {scale: [0.8, 1.25], tied: true}
     object_mass_g: {distribution: truncated_normal, mean: 50, std: 10, low: 20, high: 100}
@@ -38,7 +38,7 @@ _VALUE_KEYS = ("low", "high", "mean", "std", "values", "samples")
 
 
 def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
-    """Return the quantities of every short name."""
+    """Return the quantities and aliases of every short name."""
     words: dict[str, list[tuple[Quantity, Alias]]] = {}
     for kind in QUANTITIES:
         if kind.alias:
@@ -49,15 +49,15 @@ def _aliases() -> dict[str, list[tuple[Quantity, Alias]]]:
 def parse_randomization(
     section: Mapping[str, Any], twin: Twin, *, where: str, skip: frozenset[str] = frozenset({"target"})
 ) -> tuple[list[Draw], int]:
-    """Draws of a ``randomization:`` section and the size of its texture pool.
+    """Return the draws of a ``randomization:`` section, and the size of its texture pool.
 
     Args:
-        skip: objects that plain words about objects leave alone (the place target is no object to weigh).
+        skip: objects to which short names of object quantities do not apply, such as the target of a task.
 
     Raises:
-        UnknownNameError: a section, word or parameter that does not exist; lists the nearest.
-        UnitsError: a word without its unit, or with one of another dimension.
-        BoundsError: a range beyond physical bounds (when the plan is made).
+        UnknownNameError: a section, short name or parameter does not exist; the message lists the nearest.
+        UnitsError: a short name has no unit, or one of another dimension.
+        BoundsError: a range is beyond physical bounds (when the plan is made).
     """
     draws: list[Draw] = []
     pool = 0
@@ -165,7 +165,7 @@ def _tied(value: Any, where: str) -> bool:
 
 
 def _alone(value: Mapping[str, Any], relative: list[str], where: str) -> None:
-    """Refuse a second form of the range together with ``scale:`` or ``add:``."""
+    """Raise an error for a second form of the range together with ``scale:`` or ``add:``."""
     also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
     if also:
         raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
@@ -201,7 +201,7 @@ def _pair(value: Any, where: str) -> tuple[float, float]:
 
 
 def no_constraints() -> Mapping[str, Constraint]:
-    """What a caller offers that has no constraints with names."""
+    """Return no named constraints, for callers without a task."""
     return {}
 
 
@@ -220,13 +220,13 @@ def section_plan(
 
     Args:
         section: ``"default"``, or a mapping of ranges and `options.OPTIONS`.
-        episodes: attempts of the run.
-        identified: the distribution that ``identified:`` names, already read.
+        episodes: number of attempts of the run.
+        identified: the distribution of ``identified:``, already read.
         kappa: see `identified_draws`.
         named: the named constraints of the task; called when constraints are given.
 
     Raises:
-        TwinloopError: the section is wrong; names ``where`` and the key.
+        TwinloopError: the section is wrong; the message names ``where`` and the key.
     """
     given = {"default": True} if section == "default" else dict(section)
     options = {key: given.pop(key) for key in OPTIONS if key in given}
@@ -260,10 +260,10 @@ def section_plan(
 
 
 def _without(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
-    """The draws without the parameters that boxes name, which come from there.
+    """Return the draws without the parameters that boxes draw.
 
     Raises:
-        InputError: one of them is tied to others, which would go on without it.
+        InputError: a parameter of a box is tied to others, which are not in the box.
     """
     kept = []
     for draw in draws:

@@ -1,7 +1,7 @@
-"""Evaluate random permutations and scrambled Sobol' points at single places: number 731 needs none of the others.
+"""Evaluate random permutations and scrambled Sobol' points at single indices, without computing the others.
 
-The direction numbers are those of Joe and Kuo (SIAM J. Sci. Comput. 30, 2008), as SciPy ships them; the scramble is
-Matoušek's random linear one with a digital shift (J. Complexity 14, 1998), its bits from the run's own seeds.
+The direction numbers are those of Joe and Kuo (SIAM J. Sci. Comput. 30, 2008), as in SciPy; the scramble is
+Matoušek's random linear one with a digital shift (J. Complexity 14, 1998), with random bits from the run's seed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import philox4x32, stream_key, uniforms
 
-# Below this size a permutation is sorted whole, because a Feistel network of a few bits is no random permutation.
+# Smaller permutations are computed by sorting, because a Feistel network of a few bits is no random permutation.
 _SORTED = 128
-# Luby and Rackoff (SIAM J. Comput. 17, 1988) prove four rounds with random functions; narrow halves want more.
+# Luby and Rackoff (SIAM J. Comput. 17, 1988) prove four rounds with random functions; narrow halves need more.
 _ROUNDS = 8
 
 
 def permute(
     index: NDArray[np.int64], size: int, *, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Images of ``index`` ``(n,)`` in ``[0, size)``, one random permutation per label and cycle: ``(n, len(labels))``.
+    """Permute ``index`` ``(n,)`` in ``[0, size)`` by one random permutation per label and cycle: ``(n, len(labels))``.
 
-    The work for one image does not grow with ``size``.
+    The cost of one index does not grow with ``size``.
     """
     if size <= _SORTED:
         cycles, turn = np.unique(cycle, return_inverse=True)
@@ -36,16 +36,16 @@ def permute(
 
 
 def _sorted(label: str, size: int, run_seed: int, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Whole permutations ``(len(cycles), size)``: the order of as many uniform numbers."""
+    """Return whole permutations ``(len(cycles), size)``, by sorting uniform numbers."""
     return np.argsort(uniforms(run_seed, f"design/permutation/{label}", cycles, size=size), axis=1)
 
 
 def _walked(
     index: NDArray[np.int64], size: int, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Permute indices with a Feistel network over the next power of two, applied until the image is within the domain.
+    """Permute indices with a Feistel network over the next power of two, applied until the result is within the domain.
 
-    Black and Rogaway call it cycle walking (CT-RSA 2002): values outside the domain are skipped in the permutation's
+    This is cycle walking (Black and Rogaway, CT-RSA 2002): values outside the domain are skipped in the permutation's
     cycles.
     """
     shape = (len(index), len(labels))
@@ -63,7 +63,7 @@ def _walked(
 def _feistel(
     value: NDArray[np.uint64], key: NDArray[np.uint64], turn: NDArray[np.uint64], size: int, run_seed: int
 ) -> NDArray[np.uint64]:
-    """One pass of the network: a bijection of the numbers of as many bits as ``size - 1`` needs."""
+    """Apply the network once: a bijection of the integers with as many bits as ``size - 1`` needs."""
     bits = (size - 1).bit_length()
     low_bits = bits // 2
     low_mask, high_mask = np.uint64((1 << low_bits) - 1), np.uint64((1 << (bits - low_bits)) - 1)
@@ -81,16 +81,16 @@ def _feistel(
 
 
 MOST_AXES = 21_201  # rows in Joe and Kuo's table
-_BITS = 30  # as SciPy's; a point has so many binary digits
+_BITS = 30  # binary digits of a point, as in SciPy
 
 
 def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> NDArray[np.float64]:
-    """Points ``(n, axes)`` in (0, 1) of a run's scrambled sequence.
+    """Return points ``(n, axes)`` in (0, 1) of a run's scrambled sequence.
 
     Within 2^k points from a multiple of 2^k, each axis has exactly one point in each of 2^k equal parts.
 
     Raises:
-        InputError: an index beyond the sequence's 2^30 points.
+        InputError: an index is beyond the sequence's 2^30 points.
     """
     if not len(index) or not axes:
         return np.empty((len(index), axes))
@@ -107,7 +107,7 @@ def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> ND
 
 @functools.lru_cache(maxsize=4)
 def _scrambled(axes: int, bits: int, run_seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Direction numbers ``(axes, bits)`` times a random lower triangular matrix per axis, and the shift ``(axes,)``."""
+    """Return scrambled direction numbers ``(axes, bits)`` (times a lower triangular matrix) and shifts ``(axes,)``."""
     numbers = np.arange(axes)
     matrix = uniforms(run_seed, "design/sobol/matrix", numbers, size=_BITS**2).reshape(axes, _BITS, _BITS) < 0.5
     lower = np.tril(matrix, -1) | np.eye(_BITS, dtype=bool)
@@ -120,7 +120,7 @@ def _scrambled(axes: int, bits: int, run_seed: int) -> tuple[NDArray[np.int64], 
 
 @functools.lru_cache(maxsize=4)
 def _directions(axes: int, bits: int) -> NDArray[np.int64]:
-    """Direction numbers ``(axes, bits)``, read off the unscrambled sequence.
+    """Return direction numbers ``(axes, bits)``, computed from SciPy's unscrambled sequence.
 
     SciPy orders points by Gray code, in which point 2^j is the sum (without carry) of directions j and j-1.
     """

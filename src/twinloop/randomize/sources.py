@@ -1,4 +1,4 @@
-"""Plans from the twin's default ranges, and from identified distributions."""
+"""Make draws from the twin's default ranges, and from identified distributions."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def default_draws(twin: Twin, *, skip: Iterable[str] = (), undetermined: Iterabl
 
 
 def read_identified(path: Path) -> dict[str, Any]:
-    """The result of an identify run: its folder, or its result file.
+    """Read the result of an identify run from its folder or its result file.
 
     Raises:
-        InputError: the file is missing, is no JSON, or holds no distribution.
+        InputError: the file is missing, is no JSON, or has no distribution.
     """
     file = path / "result.json" if path.is_dir() else path
     if not file.exists():
@@ -58,8 +58,8 @@ def identified_draws(
 ) -> list[Draw | JointDraw]:
     """Return draws from an identified distribution; undetermined parameters keep their prior range.
 
-    That is the twin's default range, or the fit's prior if the twin declares none; without either it is the nominal
-    value. Joint draws are repeated until they are within the physical bounds.
+    The prior range is the twin's default range, else the fit's prior; without either the parameter stays nominal. Joint
+    draws are repeated until they are within the physical bounds.
 
     Args:
         kappa: factor on the covariance; None uses the calibrated one, 1 without a calibration. 1 draws from the
@@ -112,8 +112,8 @@ def identified_notes(
     calibrated = _label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
     first = (
         f"{sum(distribution.determined)} parameters are drawn together as identified from {distribution.clusters} "
-        f"episodes, kappa {factor:g}{calibrated}. {_joint(distribution, factor).acceptance(twin):.1%} of the draws lie "
-        "inside the physical bounds; the others are drawn again."
+        f"episodes, kappa {factor:g}{calibrated}. {_joint(distribution, factor).acceptance(twin):.1%} of the draws are "
+        "within the physical bounds; the others are drawn again."
     )
     notes = [first]
     bare = _without_range(twin, distribution)
@@ -141,7 +141,7 @@ def _label(distribution: ParamDistribution, kappa: float) -> str:
 
 
 def _without_range(twin: Twin, distribution: ParamDistribution) -> list[int]:
-    """Undetermined parameters for which the twin declares no default range."""
+    """Return the indices of undetermined parameters without a default range in the twin."""
     return [
         i
         for i, name in enumerate(distribution.names)
@@ -154,7 +154,7 @@ def _has_prior(distribution: ParamDistribution, i: int) -> bool:
 
 
 def _prior_draw(distribution: ParamDistribution, i: int) -> JointDraw:
-    """The fit's prior of one parameter, within its bounds."""
+    """Return a draw from the fit's prior of one parameter, within its bounds."""
     return JointDraw(
         names=(distribution.names[i],),
         distribution=MultivariateNormal(

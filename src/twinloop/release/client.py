@@ -44,11 +44,11 @@ _HASH = re.compile(r"[0-9A-Za-z_:-]{1,128}")
 
 
 class PolicyServerError(InputError):
-    """A policy server that cannot be reached, was lost, refused a request, or gave an invalid answer."""
+    """Error for a policy server that cannot be reached, refused a request, or gave an invalid answer."""
 
 
 def is_address(reference: str) -> bool:
-    """Whether a policy's reference is a server's address."""
+    """Return whether a policy's reference is a server's address."""
     return reference.partition("://")[0] in SCHEMES and "://" in reference
 
 
@@ -91,7 +91,7 @@ class PolicyClient:
         self._keys = tuple(observation_shapes(self.contract))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the server does not use the episode's number
-        """See `running_policy.Decider`; reconnects if the connection was lost."""
+        """Start a new episode on the server; reconnect if the connection was lost."""
         try:
             self._sent = None
             if self._line is not None:
@@ -102,7 +102,7 @@ class PolicyClient:
         self._line = self._connected()
 
     def act(self, observation: Observation) -> Array:
-        """See `running_policy.Decider`.
+        """Send an observation and return the server's command ``(k,)`` in the contract's units.
 
         Raises:
             PolicyServerError: the connection was lost, or the answer is invalid.
@@ -126,7 +126,7 @@ class PolicyClient:
         return np.array(command, dtype=np.float64)
 
     def sent(self, command: Array) -> None:
-        """See `running_policy.Decider`; the command is transmitted with the next observation."""
+        """Store the command ``(k,)`` that was sent to the robot, to transmit it with the next observation."""
         self._sent = command
 
     def close(self) -> None:
@@ -333,7 +333,7 @@ def _hash(value: str) -> str:
 
 
 def _reason(data: bytes) -> str:
-    """Return the reason of a refusal."""
+    """Return the server's reason for a refusal."""
     answer: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(data)

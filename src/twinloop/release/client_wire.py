@@ -69,7 +69,7 @@ class TimedSocket:
 
     @contextlib.contextmanager
     def timed(self) -> Iterator[None]:
-        """Give the calls inside the remaining time; report a timeout with a plain message."""
+        """Limit the socket calls in the block to the remaining time; a timeout raises a readable message."""
         self._socket.settimeout(self.left())
         try:
             yield
@@ -302,5 +302,5 @@ class WebSocketStream:
 
     def _flush(self) -> None:
         for data in self._protocol.data_to_send():
-            if data:  # an empty one requests to close, which the caller decides
+            if data:  # empty data is a request to close, which the caller decides
                 self._timed.sendall(data)

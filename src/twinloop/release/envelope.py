@@ -52,7 +52,7 @@ class RobotMotion:
 
     @property
     def at_rest(self) -> bool:
-        """Whether the commands no longer change."""
+        """True if the commands no longer change."""
         return bool(np.all(np.abs(self.velocity) <= _AT_REST))
 
 
@@ -171,7 +171,7 @@ class Envelope:
         age_s: float = 0.0,
         missing: str = "no command in time",
     ) -> EnvelopeDecision:
-        """Decide about a command.
+        """Decide about a command: send it, limit it, hold, or stop.
 
         Args:
             motion: state after the previous decision.
@@ -336,7 +336,7 @@ class Envelope:
         )
 
     def _si(self, values: Array) -> Array:
-        with np.errstate(over="ignore"):  # what overflows is beyond every limit
+        with np.errstate(over="ignore"):  # an overflowed value is beyond every limit
             return values * self._scale + self._offset
 
     def _first(self, wrong: NDArray[np.bool_]) -> str:

@@ -15,9 +15,9 @@ from twinloop.core.units import UnitMap
 from twinloop.hardware.reports import COMMAND_SLACK, misreported, out_of_range, range_length, unreachable
 
 Array = NDArray[np.float64]
-FROZEN_S = 0.5  # servos begin to move within 0.1 s of a command; a bus that stalls for longer has lost the robot anyway
+FROZEN_S = 0.5  # servos begin to move within 0.1 s of a command; after a longer stall of the bus, the robot is lost
 FROZEN_TRAVEL = 0.05  # share of a joint's range that commands must move while no reading changes at all
-FORGIVEN = 0.1  # of one failed command by each that is taken: one in ten may fail
+FORGIVEN = 0.1  # failed commands that one accepted command compensates: one in ten may fail
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +30,9 @@ class ReportedState:
         still_since: time at which a reading last differed from the previous one.
         still_low: lowest command of each joint since then.
         still_high: highest command of each joint since then.
-        sent: the command that the robot sent, if its own limits shortened it; else None.
+        sent: the last command that the robot accepted, if it differs from the last issued one; else None.
         unsent: number of recently failed commands, reduced by `FORGIVEN` for each accepted one.
-        failed: whether the last command failed.
+        failed: true if the last command failed.
     """
 
     reading: Array | None = None
@@ -116,7 +116,7 @@ class ReportLimits:
         )
 
     def _jump(self, before: Array, reading: Array, elapsed: float) -> str:
-        # A reading is taken at some moment of the call for it: the time between two is known up to a period.
+        # The time of a reading within its call is unknown: the time between two readings is uncertain by one period.
         seconds = min(max(elapsed, self.period), self.longest) + self.period
         j = unreachable(reading, before, speed=self.speed, seconds=seconds, length=self.span)
         if j is None:

@@ -46,8 +46,8 @@ class EnvelopeSettings(BaseModel):
             30 Hz.
         stop_after_s: time for which the robot may have to hold before the episode is stopped; 2.
         max_failed_commands: number of commands in close succession that the robot may fail to take before the episode
-            is stopped; 5. Ten accepted commands compensate for one failed command, so that one in ten may fail for
-            good.
+            is stopped; 5. Ten accepted commands compensate for one failed command, so that one
+            failure in ten is tolerated.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -85,7 +85,7 @@ class EnvelopeSettings(BaseModel):
 
     @classmethod
     def of(cls, value: Any, *, where: str) -> EnvelopeSettings:
-        """Return checked settings from plain values; ``where`` names their origin in messages."""
+        """Return checked settings from a mapping; ``where`` names its origin in messages."""
         try:
             return cls.model_validate(value)
         except ValidationError as error:
@@ -136,7 +136,7 @@ class EnvelopeSettings(BaseModel):
         )
 
     def jump(self, joints: tuple[str, ...]) -> NDArray[np.float64]:
-        """Return ``max_relative_target`` of each joint in the robot's units, infinite where it is not set.
+        """Return ``max_relative_target`` of each joint in the robot's units, infinite if it is not set.
 
         Raises:
             UnknownNameError: it names a joint that the robot does not have.

@@ -113,7 +113,7 @@ def _end(position: Array, velocity: Array, distance: Array, limits: JointLimits)
 
 
 class PoseSpace:
-    """Check of poses ``(n,)`` of the robot's joints, in rad or m, against the twin's geometry.
+    """Checker of poses ``(n,)`` of the robot's joints, in rad or m, against the twin's geometry.
 
     Only fixed objects are checked. The robot may touch loose objects, and their present places are unknown. The hand
     may close on itself. It has a separate clearance because it works at the table's surface. Shapes that are closer

@@ -1,4 +1,4 @@
-"""Trials that a gate reads: candidate and champion paired, in an order that allows looks while trials are added."""
+"""Prepare trials for a gate: pair candidate and champion, in an order that allows looks while trials are added."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ class GateEvidence:
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
 
     def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
-        """Return the trials of both on a robot: of the domain ``real``, or of suites run on a virtual robot."""
+        """Return the evidence of robot trials only: domain ``real``, or one of ``suites``, run on a virtual robot."""
         mine, theirs = (
             tuple(
                 trial
@@ -97,7 +97,7 @@ class GateEvidence:
 def of_suites(
     trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
 ) -> list[EvidenceTrial]:
-    """Return the trials of some suites, or of all except some."""
+    """Return the trials of ``suites`` (None: of all suites except ``without``) in ``domain`` (None: in any)."""
     return [
         trial
         for trial in trials

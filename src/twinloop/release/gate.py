@@ -43,7 +43,7 @@ def gate(
     *,
     known: GateContext | None = None,
 ) -> GateDecision:
-    """Decide about a candidate.
+    """Decide whether a candidate passes the gate.
 
     Args:
         config: the rules.

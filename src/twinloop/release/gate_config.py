@@ -171,7 +171,7 @@ class ContextRule(_Part):
 
 
 class ShadowStage(_Part):
-    """See `plan.ShadowPlan`."""
+    """Settings of the shadow stage; the keys are the fields of `plan.ShadowPlan`."""
 
     limit: float = Field(gt=0)
     quantile: float = Field(default=0.95, gt=0, lt=1)
@@ -179,7 +179,7 @@ class ShadowStage(_Part):
 
 
 class CanaryStage(_Part):
-    """See `plan.CanaryPlan`."""
+    """Settings of the canary stage; the keys are the fields of `plan.CanaryPlan`."""
 
     share: float = Field(default=0.1, gt=0, lt=1)
     episodes: int = Field(default=50, ge=1)

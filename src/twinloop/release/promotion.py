@@ -108,7 +108,7 @@ def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
 
 
 def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
-    """Return the champions in order, the present one last; a rollback removes the last one."""
+    """Return the champions of the log in order, the present one last; a rollback removes the last one."""
     found = list[str]()
     for entry in entries:
         if entry.action == "promote" and "champion" in entry.details["aliases"]:
@@ -218,7 +218,7 @@ def _send(
 def _crown(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, champion: str | None, details: dict[str, Any]
 ) -> None:
-    """Make a version the champion, and the champion the previous one."""
+    """Make a version the champion; the former champion becomes ``previous``."""
     enter(registry, connection, policy, "champion")
     moved: dict[str, str | None] = {stage: None for stage, who in registry.aliases().items() if who == policy}
     moved |= _retire(registry, connection, f"{policy} became the champion")

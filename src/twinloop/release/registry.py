@@ -236,7 +236,7 @@ class PolicyRegistry:
         return folder
 
     def load(self, reference: str) -> Policy:
-        """Return the policy of a version, ready to act; raises as `folder` and as `open_policy`."""
+        """Return the policy of a version, ready to act; raises the errors of `folder` and `open_policy`."""
         from twinloop.policies import open_policy
 
         return open_policy(self.folder(reference))
@@ -314,10 +314,10 @@ class PolicyRegistry:
 
     @contextlib.contextmanager
     def changing(self) -> Iterator[sqlite3.Connection]:
-        """Open a transaction that may add to the log, and keep the log's witness file up to date.
+        """Open a transaction that may add to the log, and store its newest entry's hash in a file.
 
         Raises:
-            DatasetError: the workspace cannot be written, or another process wrote for longer than the waiting time.
+            DatasetError: the workspace cannot be written, or another process was writing for too long.
         """
         state, root = self.workspace.state, self.workspace.root
         if not log.head(state)[0]:
@@ -376,6 +376,6 @@ class PolicyRegistry:
 
 
 def _aside(target: Path) -> None:
-    """Rename any other files in the place of a version."""
+    """Rename files that already exist at the path of a version."""
     if target.exists():
         target.replace(target.with_name(f".left-{ulid()}"))

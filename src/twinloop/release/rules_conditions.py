@@ -63,7 +63,7 @@ def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | Non
 
 
 def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
-    """Return the interval of each determined parameter, in SI and within its bounds; calibrated if the run is."""
+    """Return the interval of each determined parameter at a level, in SI, within its bounds, scaled by ``kappa``."""
     z = float(ndtri((1 + level) / 2)) * math.sqrt(found.kappa)
     made: dict[str, tuple[float, float]] = {}
     sd = np.sqrt(np.diag(found.covariance))

@@ -44,7 +44,7 @@ class PairedEffect(JsonRecord):
 
     @property
     def answer(self) -> Answer:
-        """``shown``, ``against`` if the contrary is shown, or ``open``."""
+        """Result of the test: ``shown``, ``against`` (the contrary is shown) or ``open``."""
         if self.p_value <= self.alpha:
             return "shown"
         return "against" if self.p_against <= self.alpha else "open"
@@ -61,9 +61,9 @@ def compare(
 ) -> PairedEffect:
     """Test mean(candidate) − mean(champion) > ``margin`` on pairs.
 
-    For any number of looks: betting with constant fractions on the differences (`stats.betting`), slices in turn. For
-    one look: McNemar's exact test against 0, the exact unconditional test against a margin. The betting test is also
-    used for scores that are not binary and for more pairs than the exact test can handle.
+    For any number of looks: betting with constant fractions on the differences (`stats.betting`), with the slices
+    interleaved. For one look: McNemar's exact test against 0, the exact unconditional test against a margin. The
+    betting test is also used for scores that are not binary and for more pairs than the exact test can handle.
 
     Args:
         candidate: successes or scores in [0, 1], ``(n,)``.
@@ -285,7 +285,7 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
 
 
 def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
-    """Return the test of some pairs, or a message about missing data."""
+    """Test a metric of pairs against a margin; return a message instead if data are missing."""
     if not pairs:
         return "there are no pairs of trials"
     if metric == "success":

@@ -36,7 +36,7 @@ _ROUND_OFF = 1e-6  # of a unit, as the envelope's
 _LONGEST_BRAKE = 300  # steps for coming to rest; 10 s at 30 Hz
 _RESTART_S = 30.0  # for a policy to begin an episode: a server may load it first
 _SLOW = 1.5  # control periods between commands above which a step counts as slow
-_FAILED_SHARE = 0.1  # of an episode's commands that the robot may fail to take
+_FAILED_SHARE = 0.1  # largest share of an episode's commands that the robot may fail to take
 
 
 class Runner:
@@ -57,7 +57,7 @@ class Runner:
         self._period = envelope.limits.dt
 
     def run(self, episode: int, options: RunOptions) -> EpisodeRun:
-        """Run one episode. Later failures are recorded and end the episode; they raise no error.
+        """Run one episode. Failures after its start are recorded and end the episode; they raise no error.
 
         Raises:
             InputError: the robot starts in a position that the envelope forbids.
@@ -130,12 +130,12 @@ class _RunningEpisode:
         self._columns = robot.environment_columns(decider.contract)
 
     def run(self, ran: EpisodeRun, motion: RobotMotion, seen: RobotObservation) -> EpisodeRun:
-        """See `Runner.run`."""
+        """Run the control steps, then brake until the robot is at rest; return the record."""
         self._motion, self._seen, self._due = motion, seen, self._start
         for part in (self._drive, self._come_to_rest):
             try:
                 part(ran)
-            except (Exception, SystemExit) as error:  # noqa: BLE001  # nothing may keep the robot from braking
+            except (Exception, SystemExit) as error:  # noqa: BLE001  # no failure may prevent the robot from braking
                 ran.trip, ran.reason = "stopped", f"the run failed: {raised(error)}"
                 self._event(ran, "stopped", ran.reason)
         return ran
@@ -241,7 +241,7 @@ class _RunningEpisode:
         return issued, True
 
     def _watch(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
-        """Return the joint report of the watchers; a watcher that fails is reported once and removed."""
+        """Return the combined report of the watchers; a watcher that fails is reported once and removed."""
         scores: dict[str, float] = {}
         alarm = ""
         for watcher in self._watchers:

@@ -31,7 +31,7 @@ class MonitorWatcher:
         monitor: a monitor calibrated for the acting policy.
         decider: the acting policy, in this process.
         robot: the robot that it drives.
-        on_alarm: whether an alarm ends the episode.
+        on_alarm: ``stop`` ends the episode at an alarm; ``log`` only records it.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class MonitorWatcher:
         self._columns = robot.environment_columns(monitor.contract)
 
     def begin(self, episode: int) -> None:  # noqa: ARG002  # the monitor does not depend on the number
-        """See `running_robot.Watcher`."""
+        """Start a new episode of the monitor."""
         self._monitor.begin(1)
 
     def look(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
-        """See `running_robot.Watcher`."""
+        """Return the monitor's scores and alarms for one step."""
         rows = {key: np.asarray(values)[None] for key, values in seen.arrays.items()}
         if ENVIRONMENT in rows:
             rows[ENVIRONMENT] = rows[ENVIRONMENT][:, self._columns]
@@ -111,7 +111,7 @@ class ShadowWatcher:
         self.log: ShadowLog = stages.shadow_log(decider.contract.action.names, budget_s=budget_s)
 
     def begin(self, episode: int) -> None:
-        """See `running_robot.Watcher`.
+        """Start a new episode of the policy in shadow, with an empty log.
 
         Raises:
             TwinloopError: the policy cannot start.
@@ -127,7 +127,7 @@ class ShadowWatcher:
         self.log = self._stages.shadow_log(self._decider.contract.action.names, budget_s=self._budget)
 
     def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
-        """See `running_robot.Watcher`."""
+        """Start the shadow's answer to an observation; return the largest difference of its last compared command."""
         self._compare()
         if not self._thread.busy:
             arrays = seen.shown(self._columns)

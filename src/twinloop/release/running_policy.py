@@ -43,7 +43,7 @@ class Decider(Protocol):
         ...
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the resources of the decider."""
         ...
 
 
@@ -62,11 +62,11 @@ class LocalDecider:
         self.acting: PolicyLoop | None = None
 
     def restart(self, episode: int) -> None:
-        """See `Decider`."""
+        """Reset the policy's memory and start the episode with this number."""
         self.acting = self._make(self._policy, 1, run_seed=self._run_seed, episodes=[episode])
 
     def act(self, observation: Observation) -> Array:
-        """See `Decider`."""
+        """Return the policy's next command ``(k,)`` in the contract's units."""
         if self.acting is None:
             self.restart(0)
         assert self.acting is not None  # noqa: S101 - restart made it
@@ -74,7 +74,7 @@ class LocalDecider:
         return np.asarray(self.acting.act(rows), dtype=np.float64)[0]
 
     def sent(self, command: Array) -> None:
-        """See `Decider`."""
+        """Tell the policy which command ``(k,)`` was sent to the robot."""
         if self.acting is not None:
             self.acting.sent(command[None])
 
@@ -87,7 +87,7 @@ class LocalDecider:
 
 
 def open_local(folder: Path, *, name: str = "", run_seed: int = 0) -> LocalDecider:
-    """Open the policy saved in a folder, ready to act; raises as `policies.open_policy`."""
+    """Open the policy saved in a folder, ready to act; raises the errors of `policies.open_policy`."""
     from twinloop.policies import open_policy
 
     return LocalDecider(open_policy(folder), name=name or str(folder), run_seed=run_seed)
@@ -106,7 +106,7 @@ def open_saved(reference: str, registry: PolicyRegistry | None, *, run_seed: int
     return open_local(registry.folder(version.reference), name=version.reference, run_seed=run_seed)
 
 
-# A sixth of the envelope's speed: 0.5 rad/s for the SO-101, slow enough to step back (as `hardware.excite_drive`).
+# A sixth of the envelope's speed: 0.5 rad/s for the SO-101, slow enough for a person to step back.
 _SLOWLY = 1.0 / 6.0
 _PEAK = 1.875  # peak over mean speed of a minimum-jerk move
 _SHORTEST_S, _REST_S = 0.5, 0.5
@@ -127,11 +127,11 @@ class HomingMove:
         return len(self._planned(reading))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the motion depends on the start position only
-        """See `Decider`."""
+        """Start the motion again, from the positions of the next observation."""
         self._path, self._at = None, 0
 
     def act(self, observation: Observation) -> Array:
-        """See `Decider`."""
+        """Return the next command ``(n,)`` of the motion; after its end, its last command."""
         if self._path is None:
             self._path = self._planned(np.asarray(observation[STATE], dtype=np.float64))
         row = self._path[min(self._at, len(self._path) - 1)]

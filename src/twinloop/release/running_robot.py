@@ -83,7 +83,7 @@ class TimedRobot:
         return self.driver.clock
 
     def environment_columns(self, contract: Contract) -> list[int]:
-        """Return the columns of the tracker's observation that a policy reads, in its order; its contract must fit."""
+        """Return the tracker columns that a policy reads, in the policy's order; its contract must fit the robot."""
         names = [key.removeprefix(SEEN) for key in self._description.tracked_keys]
         return [names.index(name) for name in contract.environment]
 
@@ -119,7 +119,7 @@ class TimedRobot:
         return np.array(list(self.driver.send_action(action).values()))
 
     def judged(self, judge: Callable[[], Any]) -> bool:
-        """Return whether the robot's judge considers the task done.
+        """Return whether ``judge`` reports the task as done; it is called in the robot's thread.
 
         Raises:
             RobotLostError: the robot raised an error or did not answer in time.
@@ -127,12 +127,12 @@ class TimedRobot:
         return bool(self.driver.call(judge))
 
     def reconnect(self) -> None:
-        """Disconnect the robot and connect it again; raises as `connect`."""
+        """Disconnect the robot and connect it again; raises the errors of `connect`."""
         self.driver.disconnect()
         self.driver.connect()
 
     def disconnect(self) -> str:
-        """Disconnect the robot for good; return why this failed, or ""."""
+        """Disconnect the robot and close its driver; return the reason of a failure, or ""."""
         try:
             self.driver.disconnect()
         except RobotLostError as error:
@@ -157,11 +157,11 @@ class RunEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class ControlStep:
-    """One control step. ``wanted`` is NaN if no command arrived; ``latency_s`` is the time that the policy took for it.
+    """One control step: the requested command ``wanted`` and the command in force ``issued``, ``(n,)`` each.
 
-    ``age_s`` is the age of the observation behind the command when the command was sent. ``scores`` come from a
-    monitor. ``sent`` is true if the robot accepted the command; otherwise ``issued`` is the last command that it
-    accepted.
+    ``wanted`` is NaN if no command arrived. ``latency_s`` is the time that the policy took for it, ``age_s`` the age of
+    its observation when the answer arrived. ``scores`` come from watchers. ``sent`` is true if the robot accepted the
+    command; otherwise ``issued`` is the last command that it accepted.
     """
 
     time_s: float
@@ -178,7 +178,7 @@ class ControlStep:
 
 @dataclass(frozen=True, kw_only=True)
 class WatcherReport:
-    """Result of a watcher for one step: scores, an alarm that ends the episode, or "", and ``notes``, which do not."""
+    """Report of a watcher for one step: scores, an ``alarm`` that ends the episode or "", and ``notes`` to record."""
 
     scores: Mapping[str, float] = field(default_factory=dict)
     alarm: str = ""

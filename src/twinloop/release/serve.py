@@ -1,4 +1,4 @@
-"""Serve a policy to robots with another computer, over HTTP and WebSocket; other machines need a token."""
+"""Serve a policy over HTTP and WebSocket to robots on this machine, or with a token on other machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 SHORTEST_TOKEN = 16  # characters; 16 of the 64 of a random token are 96 bits
-_TOKEN_BYTES = 4096  # of a token's file; a longer file is not a token's
+_TOKEN_BYTES = 4096  # bytes that are read from a token's file, at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class ServeOptions:
     Attributes:
         host: name or address; only this machine by default.
         port: port; 0 chooses a free one.
-        token: token that clients must send; required for any other host.
+        token: token that clients must send; required if ``host`` is reachable from other machines.
         sessions: largest number of clients at a time.
         largest: largest message in bytes; the limit is lower if the policy needs less.
         limits: times and counts, see `ServeLimits`.
@@ -63,7 +63,7 @@ class ServeOptions:
 
     @property
     def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
+        """True if only this machine can reach the server."""
         try:
             return self.host == "localhost" or ipaddress.ip_address(self.host).is_loopback
         except ValueError:
@@ -134,7 +134,7 @@ class PolicyServer:
 
     @property
     def started(self) -> bool:
-        """Whether it answers requests."""
+        """True once the server answers requests."""
         return self._server.started
 
     def _message_bytes(self) -> int:

@@ -98,11 +98,11 @@ async def _answer(scope: Any, receive: Any, send: Any, status: int, error: str, 
 
 MEDIA_TYPE = "application/octet-stream"
 _LONGEST_MESSAGE = 2000  # characters of an error; a header of 64 KiB can be wrong in many places
-_GOING_AWAY = 1001  # WebSocket's code for a side that ends a connection regularly
+_GOING_AWAY = 1001  # WebSocket's status code for a regular end of the connection
 
 
 class MediaTypeError(WireError):
-    """A body that is not a message by its type."""
+    """Error for a request body whose content type is not that of a message."""
 
 
 _STATUS = {
@@ -118,7 +118,7 @@ _RETRY = (409, 503)
 
 
 class Application:
-    """Part of the server between its addresses and its sessions; it answers requests.
+    """Request handler of the server: it connects the web addresses to the sessions.
 
     Args:
         sessions: sessions of the served policy.
@@ -132,7 +132,7 @@ class Application:
         self._worker = worker
 
     async def open(self, connection: Connection) -> str:
-        """Open a session and return its name; on failure, its place is released."""
+        """Open a session and return its name; if this fails, release its place."""
         unused = self.sessions.unused(connection.sessions)
         if unused >= self.limits.sessions_per_connection:
             raise FullError(f"This connection has opened {unused} sessions without using them. Use or close one first.")

@@ -61,7 +61,7 @@ class Connections:
 
     @property
     def flooded(self) -> bool:
-        """Whether even the number of refused connections is too large."""
+        """True if there are more than twice as many connections as allowed, refused ones included."""
         return self._count.total() > 2 * self.limits.connections
 
     def leave(self, address: str) -> None:
@@ -84,7 +84,7 @@ class Connection:
     sessions: set[str] = field(default_factory=set[str])
 
     def closed(self) -> None:
-        """Release the connection's place, and soon its sessions, unless another connection uses them."""
+        """Release the connection's place, and after ``gone_s`` its sessions, unless another connection uses them."""
         self.everyone.leave(self.address)
         loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.everyone.sessions
         for name in self.sessions:
@@ -92,7 +92,7 @@ class Connection:
 
 
 class _Timer:
-    """One deadline at a time; setting the same purpose again does not move it."""
+    """Timer with one deadline at a time; setting the same purpose again does not move the deadline."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -112,7 +112,7 @@ class _Timer:
 
 
 class _Watched(asyncio.Protocol):
-    """Common part of both protocols: deadlines, waiting for a client that does not read, and the end."""
+    """Base class of both protocols: deadlines for input and output, and the end of the connection."""
 
     loop: Any
     transport: Any
@@ -129,17 +129,17 @@ class _Watched(asyncio.Protocol):
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Start to wait for a client that does not read."""
+        """Set the deadline for a client that does not read its data."""
         super().pause_writing()
         self._reading.set("reading", self._limits.write_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Continue after the client has read."""
+        """Remove the deadline after the client has read its data."""
         self._reading.clear()
         super().resume_writing()
 
     def shutdown(self) -> None:
-        """End the connection because the server ends; abort it if this fails."""
+        """End the connection when the server stops; abort it if this fails."""
         try:
             super().shutdown()  # pyright: ignore[reportAttributeAccessIssue]
         except Exception:  # noqa: BLE001
@@ -176,7 +176,7 @@ class HttpProtocol(_Watched, H11Protocol):
             return  # further bytes of a refused client are dropped
         try:
             super().data_received(data)
-        except Exception as error:  # noqa: BLE001  # whatever a client sends, the server goes on
+        except Exception as error:  # noqa: BLE001  # no input of a client may stop the server
             _drop(self.transport, error)
         self._expect()
 
@@ -252,7 +252,7 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         self._complete = False
         try:
             super().data_received(data)
-        except Exception as error:  # noqa: BLE001  # whatever a client sends, the server goes on
+        except Exception as error:  # noqa: BLE001  # no input of a client may stop the server
             _drop(self.transport, error)
             return
         if not self.handshake_initiated:
@@ -293,12 +293,12 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         super().send_receive_event_to_app()
 
     def pause_writing(self) -> None:
-        """Start to wait for a client that does not read."""
+        """Set the deadline for a client that does not read its data, and stop reading from it."""
         super().pause_writing()
         self.transport.pause_reading()  # a client that does not read its pongs can send no more pings
 
     def resume_writing(self) -> None:
-        """Continue after the client has read."""
+        """Read from the client again after it has read its data."""
         if not self.read_paused:
             self.transport.resume_reading()
         super().resume_writing()

@@ -27,15 +27,15 @@ _log = logging.getLogger(__name__)
 
 
 class NoSessionError(InputError):
-    """A session that does not exist, or no longer exists."""
+    """Error for a session that does not exist, or no longer exists."""
 
 
 class FullError(TwinloopError):
-    """A server that has reached its largest number of clients."""
+    """Error for a server that has reached its largest number of clients."""
 
 
 class PolicyFailedError(TwinloopError):
-    """A policy that raised an error or gave no valid command."""
+    """Error for a policy that raised an error or gave no valid command."""
 
 
 class Session:
@@ -114,13 +114,13 @@ class Sessions:
         return len(self._open)
 
     def unused(self, names: set[str]) -> int:
-        """Return the number of these sessions without a message so far, and remove the names of closed ones."""
+        """Return how many of these sessions have sent no message; remove closed sessions from ``names`` in place."""
         with self._lock:
             names &= set(self._open)
             return sum(not self._open[name].heard for name in names)
 
     def open(self) -> str:
-        """Reserve and start a session; return its name. Raises as `reserve` and `begin`."""
+        """Reserve and start a session; return its name. Raises the errors of `reserve` and `begin`."""
         name = self.reserve()
         try:
             self.begin(name)
@@ -187,7 +187,7 @@ class Sessions:
             session.busy, session.used = False, time.monotonic()
 
     def act(self, name: str, observation: Observation) -> NDArray[np.float64]:
-        """Return the next command of a session, shape ``(k,)``; raises as `claim` and `Session.act`."""
+        """Return the next command of a session, shape ``(k,)``; raises the errors of `claim` and `Session.act`."""
         with self.claim(name) as session:
             return session.act(observation)
 
@@ -225,13 +225,13 @@ class Sessions:
 def _tried(call: Callable[[], Any]) -> Any:
     """Call the policy and return its result.
 
-    The client gets the type and the message of an error. The position in a file is only written to the server's log.
+    The client gets the type and message of an error. The position in the source is written only to the server's log.
     """
     try:
         return call()
     except InputError:
         raise
-    except BaseException as error:  # even SystemExit: whatever a policy raises, the server goes on
+    except BaseException as error:  # even SystemExit: no error of a policy may stop the server
         _log.error("the policy failed: %s", raised(error))
         message = " ".join(str(error).split())[:_LONGEST_REASON]
         raise PolicyFailedError(f"The policy failed: {type(error).__name__}: {message}.") from error

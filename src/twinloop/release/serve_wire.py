@@ -34,11 +34,11 @@ LARGEST_MESSAGE = 64 * 2**20
 
 
 class WireError(InputError):
-    """Bytes that are not a message of this protocol, or a message of another version."""
+    """Error for bytes that are not a message of this protocol, or are a message of another version."""
 
 
 class TooLargeError(WireError):
-    """A message with more bytes than allowed."""
+    """Error for a message with more bytes than allowed."""
 
 
 def _printable(text: str) -> str:
@@ -76,7 +76,7 @@ class Header(_Strict):
 
 @dataclass(frozen=True, kw_only=True)
 class Message:
-    """Decoded message."""
+    """Decoded message: its kind and its arrays by name; for an error, its type and text."""
 
     kind: Kind
     arrays: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -105,10 +105,10 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
-    """Return the message in some bytes; its arrays are read-only views of them.
+    """Return the message that ``data`` encodes; its arrays are read-only views of ``data``.
 
     Raises:
-        WireError: the bytes are not a message, have a wrong length, or are of another version; gives the problem.
+        WireError: the bytes are not a message, have a wrong length, or are of another version.
     """
     if len(data) > largest:
         raise TooLargeError(f"A message of {len(data)} bytes is too large: at most {largest} are read.")
@@ -161,7 +161,7 @@ def _no_constant(name: str) -> None:
 
 
 def check_observation(arrays: Mapping[str, NDArray[Any]], contract: Contract) -> None:
-    """Refuse an observation that differs from the policy's contract or contains values that are not finite.
+    """Check that an observation has the arrays of the policy's contract and only finite values.
 
     Raises:
         WireError: names the array that is missing, unexpected, of another shape or type, or not finite.

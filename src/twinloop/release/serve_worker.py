@@ -21,7 +21,7 @@ class ServeLimits:
     Attributes:
         header_s: time in s for the headers of a request. They fit into one or two packets.
         body_s: time in s for a request's body, or for one WebSocket message. 64 MiB take 5.4 s at 100 Mbit/s.
-        write_s: time in s in which a client must read what was sent to it.
+        write_s: time in s in which a client must read the data sent to it.
         rest_s: time in s that a connection without a session may stay open between requests.
         first_s: time in s within which a new session must send its first message. A robot sends it at once.
         idle_s: time in s without a message after which a session may be given to another client. A person resets a
@@ -61,15 +61,15 @@ LIMITS = ServeLimits()
 
 
 class BusyError(TwinloopError):
-    """A server, or a session, that has not finished an earlier request."""
+    """Error for a server or a session that has not finished an earlier request."""
 
 
 class PolicyStuckError(TwinloopError):
-    """A policy that did not return in time."""
+    """Error for a policy that did not return in time."""
 
 
 class _Job:
-    """One call; ``outcome`` becomes its value and its error."""
+    """One call of the policy; ``outcome`` receives its value and its error."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self.call = call
@@ -82,7 +82,7 @@ class _Job:
         self.began = time.monotonic()
         try:
             outcome = self.call(), None
-        except BaseException as error:  # noqa: BLE001  # whatever a policy raises, the server goes on
+        except BaseException as error:  # noqa: BLE001  # no error of a policy may stop the server
             outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
             self.loop.call_soon_threadsafe(self._settle, outcome)

@@ -1,4 +1,4 @@
-"""Track a candidate until it is champion: who acts in which episode, the outcome, and when it is aborted.
+"""Track a candidate until it is champion: the acting policy and outcome of each episode, and when to abort.
 
 The record is stored in the workspace. A robot that is switched off therefore continues at the same point later, and two
 robots of one deployment are counted together. The stages:
@@ -66,9 +66,9 @@ class StageTracker:
         return "offline" if found is None else found.stage
 
     def assign(self, episode: int) -> Arm:
-        """Return who acts in an episode, drawn from the candidate's run seed and the episode's number.
+        """Return which policy acts in an episode; the same episode number always gives the same result.
 
-        The result is the same for every call.
+        The policy is drawn from the candidate's run seed and the episode's number.
         """
         found = self.now
         if found is None or found.stage != "canary" or found.plan.canary is None:
@@ -215,7 +215,7 @@ def enter(
 
 
 def _drawn(found: CandidateStage, episode: int) -> Arm:
-    assert found.plan.canary is not None  # noqa: S101 - asked in canary only
+    assert found.plan.canary is not None  # noqa: S101 - called in canary only
     draw = float(uniforms(found.run_seed, f"canary/{found.policy}", [episode])[0, 0])
     return "canary" if draw < found.plan.canary.share else "champion"
 

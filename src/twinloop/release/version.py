@@ -145,7 +145,7 @@ def person() -> str:
 
 
 def _meant(version: PolicyVersion, name: str, tail: str) -> bool:
-    """Whether the beginning of a hash identifies this version."""
+    """Return whether the beginning of a hash identifies this version."""
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")
     return len(prefix) >= _LEAST_PREFIX and any(digest.startswith(prefix) for digest in hashes)

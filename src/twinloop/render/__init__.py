@@ -1,4 +1,4 @@
-"""Pixels from states: one file per renderer behind one protocol, probed before use."""
+"""Render images from states: one file per renderer behind one protocol, tested before use."""
 
 from twinloop.render.catalog import RENDERERS, ProbeResult, choose_renderer, open_renderer, probe_all, probe_renderer
 from twinloop.render.protocol import CHANNELS, Fields, Frames, Observed, Renderer, SceneStates, decode_srgb, encode_srgb

@@ -1,7 +1,7 @@
-"""Where a model's cameras are and how they project: intrinsics in pixels, poses in the axes of computer vision.
+"""Compute intrinsics in pixels and poses of a model's cameras, in OpenCV's camera axes.
 
-Everything here is in OpenCV's camera axes (x right, y down, z forward), with the outer corner of the first pixel at
-(0, 0); see `core.intrinsics.Intrinsics`. MuJoCo's own camera axes are x right, y up, z backwards.
+The axes are x right, y down, z forward, with the outer corner of the first pixel at (0, 0); see
+`core.imaging.Intrinsics`. MuJoCo's own camera axes are x right, y up, z backwards.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from twinloop.render.protocol import Fields, SceneStates, check_size
 from twinloop.render.scene import PosedScene, camera_ids
 
 MUJOCO_FROM_OPENCV = np.diag([1.0, -1.0, -1.0])
-"""Turns camera axes x right, y down, z forward into MuJoCo's x right, y up, z backwards; its own inverse."""
+"""Rotation from camera axes x right, y down, z forward to MuJoCo's x right, y up, z backwards; its own inverse."""
 
 
 def intrinsics(
@@ -34,7 +34,7 @@ def intrinsics(
     MuJoCo 4.0.
 
     Args:
-        fields: one world's model fields, of which ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` are used.
+        fields: model fields of one world; ``cam_fovy``, ``cam_sensorsize`` and ``cam_intrinsic`` are used.
 
     Raises:
         UnknownNameError: there is no such camera.
@@ -59,7 +59,7 @@ def intrinsics(
 
 
 def opencv_pose(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
-    """``world_from_camera`` ``(…, 4, 4)`` in OpenCV's axes of MuJoCo's ``cam_xpos`` ``(…, 3)`` and ``cam_xmat`` (9)."""
+    """Return ``world_from_camera`` ``(…, 4, 4)`` in OpenCV's axes of MuJoCo's ``cam_xpos`` and ``cam_xmat``."""
     position = np.asarray(xpos, dtype=np.float64)
     pose = transforms(position, xmat)
     pose[..., :3, :3] = pose[..., :3, :3] @ MUJOCO_FROM_OPENCV
@@ -67,7 +67,7 @@ def opencv_pose(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
 
 
 def transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
-    """Homogeneous matrices ``(…, 4, 4)`` of positions ``(…, 3)`` and rotations ``(…, 9)`` or ``(…, 3, 3)``."""
+    """Return homogeneous matrices ``(…, 4, 4)`` of positions ``(…, 3)`` and rotations ``(…, 9)`` or ``(…, 3, 3)``."""
     position = np.asarray(xpos, dtype=np.float64)
     pose = np.zeros((*position.shape[:-1], 4, 4))
     pose[..., :3, :3] = np.reshape(xmat, (*position.shape[:-1], 3, 3))
@@ -78,10 +78,10 @@ def transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
 def world_from_camera(
     model: mujoco.MjModel, states: SceneStates, fields: Fields | None = None, *, cameras: Sequence[str] | None = None
 ) -> dict[str, NDArray[np.float64]]:
-    """Poses ``(n, 4, 4)`` of cameras in every state, in OpenCV's axes; all of the model's cameras when None.
+    """Return the poses ``(n, 4, 4)`` of cameras in every state, in OpenCV's axes; None: of all cameras.
 
     Args:
-        fields: as `Renderer.render` takes them, of one world or one per frame.
+        fields: model fields as for `Renderer.render`, of one world or one per frame.
 
     Raises:
         UnknownNameError: a camera that the model does not have.

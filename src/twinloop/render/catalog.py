@@ -1,4 +1,4 @@
-"""Open renderers by name, and find out in subprocesses which of them work here."""
+"""Open renderers by name, and test in subprocesses which of them work here."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ class RendererEntry:
     made: Callable[..., Renderer] | None = None
 
     def load(self) -> Callable[..., Renderer]:
-        """Import its class; ``mujoco_warp`` and GL only come in when it is opened."""
+        """Import the class of the renderer; ``mujoco_warp`` and GL are only imported when it is opened."""
         return self.made or load_object(self.location)
 
     def what_was_found(self) -> str:
-        """Return the description of a working renderer's environment; empty without one."""
+        """Return a description of a working renderer's environment; empty without one."""
         return load_object(self.found)() if self.found else ""
 
     def settings(self, given: Mapping[str, Any]) -> Any:
-        """Its settings object with some settings as given; None where none is given.
+        """Return the settings object with the given settings; None if none is given.
 
         Raises:
-            UnknownNameError: a setting that it does not have.
-            InputError: a value of another type than the setting's own.
+            UnknownNameError: a setting that the renderer does not have.
+            InputError: a value of another type than the setting's default.
         """
         if not given:
             return None
@@ -78,13 +78,13 @@ class RendererEntry:
 
 def _alike(value: Any, own: Any) -> bool:
     """Return whether a value has a type that fits a setting's default."""
-    if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or as it is best here
+    if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or chosen automatically
         return isinstance(value, bool) and isinstance(own, bool | None)
     wanted = {int: int, float: (int, float), str: str}.get(type(own), object)
     return isinstance(value, wanted)
 
 
-# In the order in which `auto` tries them: 640×480 with shadows 168 against 17 frames per second on 2 cores.
+# In the order in which `auto` tries them: gl 168, warp 17 frames per second at 640×480 with shadows on 2 cores.
 _BUILTIN = {
     "gl": RendererEntry(
         location="twinloop.render.gl:GlRenderer",
@@ -116,7 +116,7 @@ RENDERERS: Registry[RendererEntry | Callable[..., Renderer]] = Registry(
 
 
 def renderer_entry(name: str) -> RendererEntry:
-    """Return the entry of a renderer; one is made for a class in a user's file or of an installed package.
+    """Return the entry of a renderer; create one for a class in a user's file or an installed package.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
@@ -146,16 +146,16 @@ class ProbeResult:
 
 
 def probe_all() -> list[ProbeResult]:
-    """Every renderer, in the order in which ``auto`` takes them."""
+    """Return the results of all renderers, in the order in which ``auto`` tries them."""
     return [probe_renderer(name) for name in RENDERERS]
 
 
 @functools.cache
 def probe_renderer(name: str) -> ProbeResult:
-    """Try one renderer.
+    """Test one renderer and return the result.
 
-    A success is kept in the user's cache folder until a package version, the interpreter or the machine changes;
-    a failure is tried again by the next process, because adding the missing library changes none of these.
+    A success is stored in the user's cache folder until a package version, the interpreter or the machine changes.
+    After a failure the next process tests again, because adding a missing library changes none of these.
 
     Raises:
         UnknownNameError: there is no renderer of that name.
@@ -194,7 +194,7 @@ def choose_renderer() -> str:
     """Return the first renderer that works here.
 
     Raises:
-        MissingDependencyError: none does; has the reason for each.
+        MissingDependencyError: none works; the message has the reason for each.
     """
     tried = []
     for name in (name for name in RENDERERS.builtin if renderer_entry(name).automatic):
@@ -217,18 +217,18 @@ def open_renderer(
     cameras: Sequence[str] | None = None,
     quality: Mapping[str, Any] | None = None,
 ) -> Renderer:
-    """A renderer of one compiled model, to be closed by its user (it is a context manager).
+    """Return a renderer of one compiled model, to be closed by its user (it is a context manager).
 
     Args:
         name: ``gl``, ``warp``, ``mitsuba``, or ``auto`` for the first of ``gl`` and ``warp`` that works here (each
             tried in a subprocess).
         model: copied; changing it afterwards changes nothing.
-        cameras: names; all cameras of the model when None.
+        cameras: names of cameras; None for all cameras of the model.
         quality: settings of that renderer, by the names of its settings class (`GlQuality`, …).
 
     Raises:
         UnknownNameError: no such renderer, camera or setting.
-        MissingDependencyError: it does not work here; the message holds the command that would make it.
+        MissingDependencyError: it does not work here; the message has the command that would help.
         InputError: an impossible size.
     """
     if name == AUTO:
@@ -250,7 +250,7 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
 
 
 def _try(name: str) -> str:
-    """Return an empty text if the trial rendered its image, else its last line of output."""
+    """Return an empty text if the trial rendered its image correctly, else its last line of output."""
     return outcome([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
 
 
@@ -259,7 +259,7 @@ def outcome(command: list[str], *, seconds: float) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603 - our own module
     except subprocess.TimeoutExpired:
-        return f"no picture within {seconds:.0f} s"
+        return f"no image within {seconds:.0f} s"
     if done.returncode == 0:
         return ""
     said = [line for line in done.stderr.splitlines() if line.strip()]

@@ -38,7 +38,7 @@ from twinloop.render.scene import PosedScene, camera_ids
 def light_along_axes(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float64]) -> None:
     """Make everything in a scene white and lit along the camera's axes, the columns of a rotation ``(3, 3)``.
 
-    ``mjv_updateScene`` puts all of it back.
+    ``mjv_updateScene`` undoes all of it.
     """
     scene.nlight = 6
     for i, light in enumerate(scene.lights[: scene.nlight]):
@@ -69,8 +69,8 @@ _PRETTY = [flag.value for flag in (_FLAG.mjRND_SHADOW, _FLAG.mjRND_REFLECTION, _
 _PLANE, _BOX = mujoco.mjtGeom.mjGEOM_PLANE.value, mujoco.mjtGeom.mjGEOM_BOX.value
 _FROM_IDS = {"depth", "geom", "normal"}
 
-# What the drawing library takes: 16384 is the largest texture of llvmpipe and of GPUs; fewer than 3 slices or 2 stacks
-# enclose nothing; geoms weigh 0.2 kB each.
+# Limits of OpenGL: 16384 is the largest texture of llvmpipe and of GPUs; fewer than 3 slices or 2 stacks enclose
+# nothing; a geom takes 0.2 kB.
 _LIMITS = (
     ("shadow_map", 0, 16_384),
     ("samples", 0, 64),
@@ -114,7 +114,7 @@ class GlQuality:
 
 
 class GlRenderer(Renderer):
-    """Rasterizes with MuJoCo's classic renderer in a separate EGL context.
+    """Renderer that rasterizes with MuJoCo's classic renderer in a separate EGL context.
 
     It works although ``mujoco`` was imported without ``MUJOCO_GL``, and never sets that variable: without GL libraries,
     a process that starts with it set cannot import ``mujoco`` at all.
@@ -152,14 +152,14 @@ class GlRenderer(Renderer):
         self._window = _egl_context(width, height)
         self._window.make_current()
         context = mujoco.MjrContext(self._posed.model, mujoco.mjtFontScale.mjFONTSCALE_100.value)
-        context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # keeps its precision far away
+        context.readDepthMap = mujoco.mjtDepthMap.mjDEPTH_ZEROFAR.value  # precise also far away
         mujoco.mjr_setBuffer(mujoco.mjtFramebuffer.mjFB_OFFSCREEN.value, context)
         self._context = context
 
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
     ) -> Observed:
-        """Channels of every state from every camera; see `Renderer.observe`."""
+        """Return the channels of every state from every camera, see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
@@ -191,7 +191,7 @@ class GlRenderer(Renderer):
             self._draw_ids(name, out)
 
     def _hide_from_behind(self, eye: NDArray[np.float64]) -> None:
-        """Hide planes viewed from behind, which MuJoCo draws semi-transparent in images, but opaque in ids."""
+        """Hide planes seen from behind, which MuJoCo draws semi-transparent in images, but opaque in ids."""
         model, data = self._posed.model, self._posed.data
         planes = np.flatnonzero(model.geom_type == _PLANE)
         up = data.geom_xmat[planes].reshape(-1, 3, 3)[..., 2]
@@ -203,7 +203,7 @@ class GlRenderer(Renderer):
                 thing.type = mujoco.mjtGeom.mjGEOM_NONE.value
 
     def _picture(self, out: NDArray[np.uint8] | None = None, depth: NDArray[np.float32] | None = None) -> NDArray:
-        """Draw the scene as it is; the lowest row of ``depth`` comes first, as OpenGL gives it."""
+        """Draw the scene as it is; the lowest row of ``depth`` comes first, as in OpenGL."""
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, depth, self._rect, self._context)
         if out is None:
@@ -212,7 +212,7 @@ class GlRenderer(Renderer):
         return out
 
     def _draw_ids(self, name: str, out: dict[str, NDArray]) -> None:
-        """Ids and depth from one drawing in which colours are numbers, normals from another one."""
+        """Draw ids and depth in one pass in which colours are numbers, and normals in another."""
         buffer = np.empty((self.height, self.width), dtype=np.float32)
         with self._flags(_SEGMENT, _IDCOLOR):
             ids = _geom_ids(self._picture(depth=buffer), self._scene)
@@ -232,7 +232,7 @@ class GlRenderer(Renderer):
             return normals_of_colours(self._picture())
 
     def _make_exact(self, name: str, ids: NDArray[np.int32], out: dict[str, NDArray]) -> None:
-        """Let depth and normals be those of the primitives, of which flat faces were drawn."""
+        """Replace depth and normals of primitives, drawn with flat faces, by their exact values."""
         if not {"depth", "normal"} & out.keys():
             return
         kinds = PRIMITIVES if "normal" in out else ROUND
@@ -277,7 +277,7 @@ class GlRenderer(Renderer):
 
 
 def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.int32]:
-    """Return the model's geom ids of an image whose colours number the scene's geoms from 1, red the lowest byte."""
+    """Return the geom ids of an image whose colours number the scene's geoms from 1, red the lowest byte."""
     table = np.full(scene.ngeom + 1, -1, dtype=np.int32)
     for thing in scene.geoms[: scene.ngeom]:
         if thing.segid >= 0 and thing.objtype == mujoco.mjtObj.mjOBJ_GEOM:
@@ -287,14 +287,14 @@ def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.i
 
 
 def _metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
-    """Distances along the optical axis from a depth buffer in which 1 is the near plane and 0 the far one: nothing."""
+    """Return distances in m along the optical axis of a depth buffer: 1 at the near plane, 0 for no surface."""
     near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
     metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
     return np.where(from_far > 0.0, metres, np.inf)
 
 
 def _visible_things() -> mujoco.MjvOption:
-    """What a camera would see: no sites, and no lines of sensors."""
+    """Return the options of visible elements: no sites, and no lines of sensors."""
     option = mujoco.MjvOption()
     option.sitegroup[:] = 0
     option.flags[mujoco.mjtVisFlag.mjVIS_RANGEFINDER.value] = False
@@ -302,14 +302,14 @@ def _visible_things() -> mujoco.MjvOption:
 
 
 def _replace(picture: NDArray[np.float32], exact: NDArray[np.float64]) -> None:
-    """Replace pixels of an image by exact numbers where they are not nan."""
+    """Replace pixels of an image by exact values, except nan values."""
     exact = exact.reshape(picture.shape)
     np.copyto(picture, exact, where=~np.isnan(exact), casting="same_kind")
 
 
 @functools.lru_cache(maxsize=8)
 def _pixel_rays(pinhole: Intrinsics) -> NDArray[np.float64]:
-    """Points ``(height * width, 3)`` seen at the centres of pixels, 1 m along the optical axis."""
+    """Return the points ``(height * width, 3)`` at the centres of pixels, 1 m along the optical axis."""
     return pinhole.unproject(pinhole.pixel_centres()).reshape(-1, 3)
 
 
@@ -320,7 +320,7 @@ def _fixed_camera(camera_id: int) -> mujoco.MjvCamera:
 
 
 def apply_quality(model: mujoco.MjModel, quality: GlQuality, height: int, width: int) -> None:
-    """Write settings into a model that a context is then made of."""
+    """Write settings into a model from which a context will be created."""
     model.vis.quality.shadowsize = quality.shadow_map
     model.vis.quality.offsamples = quality.samples
     model.vis.quality.numslices, model.vis.quality.numstacks = quality.slices, quality.stacks

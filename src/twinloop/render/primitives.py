@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 Meet = Callable[[Array, Array, Array], tuple[Array, Array]]
 """Start ``(3,)``, rays ``(n, 3)`` and ``geom_size`` in the geom's own axes to distances ``(n,)`` in units of the ray's
-length and outward normals ``(n, 3)`` of any length; nan where a ray passes by."""
+length and outward normals ``(n, 3)`` of any length; nan for a ray that misses."""
 
 
 def hits(
@@ -31,10 +31,10 @@ def hits(
     Both are nan for other kinds of geom, or if the ray just misses the drawn geom.
 
     Args:
-        kinds: some of `PRIMITIVES`.
+        kinds: intersection functions by geom type, some of `PRIMITIVES`.
         ids: the geom of each ray ``(n,)``, below 0 for none.
         rays: directions from the camera ``(n, 3)`` in its axes (x right, y down, z forward).
-        world_from_camera: its pose ``(4, 4)``.
+        world_from_camera: the camera's pose ``(4, 4)``.
         data: the poses of geoms.
     """
     distance, normal = np.full(len(ids), np.nan), np.full((len(ids), 3), np.nan)
@@ -121,7 +121,7 @@ def _capsule(start: Array, rays: Array, size: Array) -> tuple[Array, Array]:
 
 
 def _unit_sphere(start: Array, rays: Array) -> Array:
-    """Distances at which rays first meet the unit sphere (or circle) from outside, in units of their lengths."""
+    """Return the distances at which rays enter the unit sphere (or circle), in units of their lengths."""
     square, along = np.einsum("ni,ni->n", rays, rays), rays @ start
     with np.errstate(divide="ignore", invalid="ignore"):
         return (-along - np.sqrt(along**2 - square * (start @ start - 1.0))) / square

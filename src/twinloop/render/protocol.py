@@ -1,4 +1,4 @@
-"""Define what every renderer takes and gives, and convert display values to linear light."""
+"""Define the input and output of every renderer, and convert display values to linear light."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twinloop.core.records import frozen
 
 
 def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
-    """Linear light from 0 to 1 of 8-bit sRGB (IEC 61966-2-1), by a table of its 256 values."""
+    """Return linear light from 0 to 1 of 8-bit sRGB (IEC 61966-2-1), by a table of its 256 values."""
     return _DECODED[np.asarray(values, dtype=np.uint8)]
 
 
@@ -74,10 +74,10 @@ CHANNELS: dict[str, ImageChannel] = {
 
 @dataclass(frozen=True, kw_only=True)
 class SceneStates:
-    """Where everything is in ``n`` frames; arrays are copied and frozen.
+    """Positions of everything in ``n`` frames; arrays are copied and frozen.
 
     ``qpos`` is ``(n, nq)``; ``mocap_pos`` ``(n, nmocap, 3)`` and ``mocap_quat`` ``(n, nmocap, 4)`` wxyz are None
-    where the model has no mocap bodies, or where these stay as compiled.
+    if the model has no mocap bodies, or if these stay as compiled.
     """
 
     qpos: NDArray[np.float64]
@@ -96,7 +96,7 @@ class SceneStates:
         return len(self.qpos)
 
     def take(self, rows: ArrayLike | slice) -> SceneStates:
-        """Some of the frames, in the order given."""
+        """Return some of the frames, in the order given."""
         rows = rows if isinstance(rows, slice) else np.asarray(rows)
         return SceneStates(
             qpos=self.qpos[rows],
@@ -106,7 +106,7 @@ class SceneStates:
 
 
 class Renderer(Protocol):
-    """Renders images of one compiled model, from cameras chosen when it was opened.
+    """Renderer of images of one compiled model, from cameras chosen when it was opened.
 
     The same states and fields give the same pixels, independent of earlier images. ``channels`` are those of `CHANNELS`
     that it supports. Not safe to share between threads. A subclass needs only `observe` and `close`.
@@ -134,16 +134,16 @@ class Renderer(Protocol):
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
     ) -> Observed:
-        """Several channels of every state from every camera, which agree pixel by pixel; arguments as `render`.
+        """Return several channels of every state from every camera, pixel by pixel in agreement; arguments as `render`.
 
         Raises:
-            UnknownNameError: a channel that there is not, or that this renderer does not make.
+            UnknownNameError: an unknown channel, or one that this renderer does not support.
             InputError: as `render`.
         """
         ...
 
     def close(self) -> None:
-        """Free what the renderer holds; a second call does nothing."""
+        """Free all resources; a second call does nothing."""
         ...
 
     def __enter__(self) -> Self:
@@ -166,10 +166,10 @@ def check_size(height: int, width: int) -> None:
 
 
 def check_channels(wanted: Sequence[str], made: Sequence[str], *, renderer: str) -> None:
-    """Refuse channels that do not exist, or that a renderer does not make.
+    """Refuse channels that do not exist, or that a renderer does not support.
 
     Raises:
-        UnknownNameError: names the nearest that it makes.
+        UnknownNameError: the message has the nearest supported names.
     """
     for name in wanted:
         if name not in made:
@@ -177,7 +177,7 @@ def check_channels(wanted: Sequence[str], made: Sequence[str], *, renderer: str)
 
 
 def new_channels(cameras: Sequence[str], channels: Sequence[str], frames: int, height: int, width: int) -> Observed:
-    """Arrays for a renderer to fill."""
+    """Return empty arrays for a renderer to fill."""
     kinds = {name: CHANNELS[name] for name in channels}
     return {
         camera: {

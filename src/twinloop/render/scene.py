@@ -1,4 +1,4 @@
-"""A private copy of a model that takes fields and poses frame by frame, for renderers that read MuJoCo structs."""
+"""Keep a private copy of a model that takes fields and poses frame by frame, for renderers of MuJoCo structs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render.protocol import Fields, SceneStates
 
-# Uploaded or built once when a renderer is opened: writing them later would change nothing. Renderers take
-# anew what `PosedScene.take_anew` names.
+# Uploaded or built once when a renderer is opened: writing them later has no effect. Renderers upload again the
+# fields that `PosedScene.take_anew` returns.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
 _BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
 
 def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str, int]:
-    """Ids of the named cameras, or of all cameras of the model when None.
+    """Return the ids of the named cameras, or of all cameras of the model when None.
 
     Raises:
         UnknownNameError: a camera that the model does not have.
@@ -46,7 +46,7 @@ def _unaligned(model: mujoco.MjModel, fields: Fields) -> Fields:
 
 
 class PosedScene:
-    """A model copy and its data, moved from frame to frame; the model that was given is never written to."""
+    """A model copy and its data, moved from frame to frame; the given model is never changed."""
 
     def __init__(self, model: mujoco.MjModel) -> None:
         self.model = copy.copy(model)
@@ -54,21 +54,21 @@ class PosedScene:
         self._compiled: dict[str, NDArray] = {}
         self._changing: dict[str, NDArray] = {}
         self._anew: set[str] = set()
-        # mj_multiRay (MuJoCo 4.0) looks at a body, and at each of its colliding geoms, only where a ray meets the
-        # volume that these had when compiled: what is only seen, or took another shape since, would be missed. Of
-        # bodies without a hierarchy of volumes it looks at every geom.
+        # mj_multiRay (MuJoCo 4.0) tests a body, and each of its colliding geoms, only if a ray hits their bounding
+        # volume as compiled, and would miss geoms that are only visual or have changed shape. For bodies without a
+        # hierarchy of volumes it tests every geom.
         self.model.body_bvhadr[:] = -1
         bodies = np.flatnonzero(model.body_mocapid >= 0)
         self._mocap = bodies[np.argsort(model.body_mocapid[bodies])]
 
     def set_fields(self, fields: Fields | None, frames: int = 1) -> None:
-        """Write the fields that all frames share, and keep those of single frames for `pose`.
+        """Write the fields that all frames share, and store those of single frames for `pose`.
 
         Earlier fields return to their compiled values.
 
         Raises:
             InputError: a field is unknown, is fixed once a renderer is open, or has neither its shape in the model nor
-                that with a leading axis of so many frames.
+                that shape with a leading axis of ``frames``.
         """
         fields = fields or {}
         self._anew |= _BUILT_ANEW & {*self._compiled, *fields}
@@ -89,7 +89,7 @@ class PosedScene:
                 target[...] = given
 
     def alike(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
-        """The frames, in groups that have these fields in common."""
+        """Return the frames in groups that have the same values of these fields."""
         rows = [self._changing[name].reshape(frames, -1) for name in names if name in self._changing]
         groups: dict[bytes, list[int]] = {}
         for frame in range(frames):
@@ -97,17 +97,17 @@ class PosedScene:
         return [np.array(group) for group in groups.values()]
 
     def writes(self, prefixes: tuple[str, ...]) -> bool:
-        """Whether a field that differs from the compiled model begins so."""
+        """Return whether any field that differs from the compiled model has one of these prefixes."""
         return any(name.startswith(prefixes) for name in self._compiled)
 
     def rows(self, name: str, frames: NDArray[np.intp]) -> NDArray:
-        """A field in some frames ``(len(frames), …)``, or ``(1, …)`` where all have it in common."""
+        """Return a field in some frames ``(len(frames), …)``, or ``(1, …)`` if all frames share it."""
         if name in self._changing:
             return self._changing[name][frames]
         return getattr(self.model, name)[None].copy()
 
     def mocap(self, states: SceneStates, frames: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Positions and quaternions of mocap bodies in some frames."""
+        """Return positions and quaternions of mocap bodies in some frames, ``(len(frames), nmocap, …)``."""
         places = []
         for given, own in ((states.mocap_pos, self.model.body_pos), (states.mocap_quat, self.model.body_quat)):
             still = np.broadcast_to(own[self._mocap], (len(frames), *own[self._mocap].shape))
@@ -123,7 +123,7 @@ class PosedScene:
         """Refuse states of another model.
 
         Raises:
-            InputError: a width that does not fit; names it and the expected one.
+            InputError: a width that does not fit; the message has both widths.
         """
         if states.qpos.shape[1] != self.model.nq:
             raise InputError(
@@ -136,7 +136,7 @@ class PosedScene:
                 raise InputError(f"{name} holds {value.shape[1]} bodies, the model has nmocap = {self.model.nmocap}.")
 
     def pose(self, states: SceneStates, frame: int) -> None:
-        """Write the frame's own fields; place bodies, geoms, sites, tendons, flexes, cameras and lights as in it."""
+        """Write a frame's own fields, and place bodies, geoms, sites, tendons, flexes, cameras and lights."""
         model, data = self.model, self.data
         for name, values in self._changing.items():
             getattr(model, name)[...] = values[frame]

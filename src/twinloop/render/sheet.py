@@ -74,7 +74,7 @@ def write_video(path: Path, frames: Iterable[NDArray[np.uint8]], *, fps: int, cr
     """Write frames ``(H, W, 3)`` of one size as H.264 in MP4 (yuv420p, plays in browsers), atomically.
 
     Encoded by one thread, so that the same frames give the same bytes. An odd side loses its last row or column,
-    which yuv420p cannot hold.
+    because yuv420p needs even sides.
 
     Raises:
         InputError: no frames, or frames of different sizes.

@@ -1,4 +1,4 @@
-"""Gaussian splats: a radiance field of coloured ellipsoids, and the PLY files that hold captured ones."""
+"""Define Gaussian splats, a radiance field of coloured ellipsoids, and read the PLY files of captured ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.records import frozen
 
-_MOST_BYTES = 4 << 30  # of splats: ten times those of a scanned room
+_MOST_BYTES = 4 << 30  # ten times the splats of a scanned room
 _SH0 = 0.28209479177387814
 """The constant spherical harmonic, 1 / (2 √π)."""
 
@@ -75,11 +75,11 @@ class Splats:
         return len(self.position)
 
     def moved(self, position: ArrayLike, rotation: ArrayLike, scale: float = 1.0) -> Splats:
-        """The same splats scaled about the origin, turned and moved: how a captured scene comes into the world.
+        """Return the splats scaled about the origin, rotated and moved, to place a captured scene in the world.
 
         Args:
-            position: ``(3,)`` in m, applied last.
-            rotation: a matrix ``(3, 3)``, world from capture.
+            position: translation ``(3,)`` in m, applied last.
+            rotation: rotation matrix ``(3, 3)``, world from capture.
             scale: m of the world per unit of the capture.
         """
         from scipy.spatial.transform import Rotation
@@ -102,7 +102,7 @@ def read_splats(path: Path) -> Splats:
     those of higher degrees, ``f_rest_*``, are ignored: colour does not depend on the direction).
 
     Raises:
-        InputError: not such a file; names the missing properties.
+        InputError: another kind of file; the message has the missing properties.
     """
     content = read_bytes(path, _MOST_BYTES)
     table = _vertices(content, path)
@@ -123,7 +123,7 @@ def read_splats(path: Path) -> Splats:
 
 
 def _vertices(content: bytes, path: Path) -> np.ndarray:
-    """The vertices of a little-endian binary PLY as a structured array."""
+    """Return the vertices of a little-endian binary PLY as a structured array."""
     head, mark, body = content.partition(b"end_header\n")
     lines = [line.split() for line in head.decode("ascii", errors="replace").splitlines()]
     if not mark or not lines or lines[0] != ["ply"]:

@@ -32,9 +32,9 @@ _SCENE = """
 
 
 HEIGHT, WIDTH = 48, 64
-_BOX = 1  # its geom
-_LEAST = 50  # pixels of it; there are 96
-_DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: whatever a renderer rounds is less
+_BOX = 1  # geom id of the box
+_LEAST = 50  # pixels of the box; there are 96
+_DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: above every renderer's rounding
 
 
 def main(name: str) -> int:
@@ -55,14 +55,14 @@ def main(name: str) -> int:
 
 
 def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
-    """Return the error of the scene's channels, empty if there is none.
+    """Return the error of the scene's channels as a text, empty if there is none.
 
     Depth, id and normal are compared with MuJoCo's ray caster at the centre of the image.
     """
     light = seen["rgb"].astype(np.float64)
     green = int(np.sum(light[..., 1] > light[..., 0] + light[..., 2]))
     if green < _LEAST:
-        return f"The picture is wrong: {green} pixels show the box, at least {_LEAST} should."
+        return f"The image is wrong: {green} pixels show the box, at least {_LEAST} should."
     if "linear" in seen and not np.median(np.abs(encode_srgb(seen["linear"]) - light)) <= 2.0:
         return "The image is wrong: its linear light is not that of its colours."
     geom, depth, normal = _truth(model)
@@ -78,7 +78,7 @@ def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
 
 
 def _truth(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
-    """Geom, depth and normal of the pixel right below the middle."""
+    """Return geom, depth in m and normal at the pixel just below and right of the centre."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
     mujoco.mj_camlight(model, data)
@@ -90,7 +90,7 @@ def _truth(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
 
 
 def scene() -> mujoco.MjModel:
-    """The scene that is tried."""
+    """Return the model of the test scene."""
     return mujoco.MjModel.from_xml_string(_SCENE)
 
 

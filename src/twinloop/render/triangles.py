@@ -1,4 +1,4 @@
-"""Triangles of MuJoCo's shapes, fine enough for a stated error."""
+"""Compute triangles of MuJoCo's shapes, fine enough for a stated error."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 
-CHORD = 1e-4  # m; how far triangles may lie inside a round shape: our choice, a tenth of a depth camera's unit
+CHORD = 1e-4  # m; largest distance of triangles inside a round shape: our choice, a tenth of a depth camera's unit
 _LEAST, _MOST = 24, 512  # segments of a full circle
 _KIND = mujoco.mjtGeom
 
 Triangles = tuple[NDArray[np.float64], NDArray[np.int32]]
-"""Corners ``(n, 3)`` in m and the rows of each triangle's three, ``(m, 3)``."""
+"""Corners ``(n, 3)`` in m, and the row numbers of each triangle's corners, ``(m, 3)``."""
 
 
 def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
@@ -65,7 +65,7 @@ def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
     upper = np.arange(len(latitude)) >= len(latitude) // 2 if half > 0.0 else np.zeros(len(latitude), dtype=bool)
     shift = half * np.where(upper, 1.0, -1.0) if half > 0.0 else np.zeros(len(latitude))
     rim = np.cos(latitude)
-    rim[[0, -1]] = 0.0  # a pole is one point, through which no ray may slip
+    rim[[0, -1]] = 0.0  # a pole is one point, so that no ray passes through
     corners, faces = _revolved(rim, np.sin(latitude), count)
     return corners * radii + np.array([0.0, 0.0, 1.0]) * np.repeat(shift, count)[:, None], faces
 
@@ -76,7 +76,7 @@ def _cylinder(radius: float, half: float, chord: float) -> Triangles:
 
 
 def _revolved(radius: NDArray[np.float64], height: NDArray[np.float64], count: int) -> Triangles:
-    """A profile ``(k,)`` turned about the z axis, outward faces counter-clockwise if it rises."""
+    """Return a profile ``(k,)`` revolved about the z axis, outward faces counter-clockwise if it rises."""
     angle = 2.0 * math.pi * np.arange(count) / count
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)
     corners = np.concatenate(
@@ -104,7 +104,7 @@ def _mesh(model: mujoco.MjModel, mesh: int) -> Triangles:
 
 
 def _height_field(model: mujoco.MjModel, field: int) -> Triangles:
-    """The upper surface, two triangles a cell, on a block with sides and a floor."""
+    """Return the upper surface, two triangles per cell, on a block with sides and a floor."""
     rows, columns = int(model.hfield_nrow[field]), int(model.hfield_ncol[field])
     begin, (half_x, half_y, height, base) = model.hfield_adr[field], model.hfield_size[field]
     x, y = np.meshgrid(np.linspace(-half_x, half_x, columns), np.linspace(-half_y, half_y, rows))

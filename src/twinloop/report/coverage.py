@@ -32,13 +32,13 @@ _DECISIONS = {"widen": (GREEN, "triangle-up"), "narrow": (ORANGE, "triangle-down
 def marginal_rows(
     names: Sequence[str], ends: Sequence[str], kept: Sequence[Sequence[int]], attempted: Sequence[Sequence[int]]
 ) -> Figure:
-    """A row per parameter, its range cut into equally probable cells: darker where more episodes were kept.
+    """Plot the kept episodes over each parameter's range: a row of equally probable cells, darker for more episodes.
 
     Args:
-        names: ``n`` parameters.
-        ends: their ranges in words.
-        kept: counts per cell, as many cells as the parameter has.
-        attempted: counts of attempts in the same cells.
+        names: names of ``n`` parameters.
+        ends: their ranges as text.
+        kept: number of kept episodes in each cell, by parameter.
+        attempted: number of attempted episodes in the same cells.
     """
     n, bins = len(names), max((len(row) for row in kept), default=1)
     place = [(np.arange(bins) * len(row) // bins).tolist() for row in kept]
@@ -63,12 +63,12 @@ def marginal_rows(
 
 
 def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: Sequence[ArrayLike]) -> Figure:
-    """Which fraction of the cells of every pair of parameters was visited, against what independent draws visit.
+    """Plot the visited fraction of cells of every pair of parameters, minus the expected one for independent draws.
 
     Args:
-        names: ``n`` parameters.
-        fractions: row ``i`` holds those of ``i`` with every later parameter, as `coverage.json` does.
-        expected: of independent draws, in the same form.
+        names: names of ``n`` parameters.
+        fractions: visited fractions; row ``i`` pairs parameter ``i`` with every later one, as in `coverage.json`.
+        expected: fractions that independent draws visit, in the same form.
     """
     n = len(names)
     visited, wanted = _square(fractions, n), _square(expected, n)
@@ -98,7 +98,7 @@ def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: 
 
 
 def _square(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
-    """A symmetric table from the rows of its upper triangle; nothing on the diagonal."""
+    """Return a symmetric table ``(n, n)`` from the rows of its upper triangle, with NaN on the diagonal."""
     table = np.full((n, n), np.nan)
     for i, row in enumerate(rows):
         table[i, i + 1 :] = row
@@ -106,11 +106,11 @@ def _square(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
     return table
 
 
-_NAMED = 24  # more names than this along an axis cannot be read; the pointer tells them
+_NAMED = 24  # with more parameters the names on the axes are unreadable; the hover texts have them
 
 
 def range_history(history: Mapping[str, Any]) -> Figure:
-    """How adaptive ranges moved: a panel per parameter, its boundaries over the episodes, and what moved them.
+    """Plot adaptive ranges over episodes, a panel per parameter, with the decisions that moved their bounds.
 
     Args:
         history: the content of ``twinloop/adaptive.json``.
@@ -152,7 +152,7 @@ def _band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place: di
 def _decisions(
     figure: Figure, history: Mapping[str, Any], name: str, side: int, shown: set[str], place: dict[str, int]
 ) -> None:
-    """A mark at the end of every round in which a boundary's buffer was full."""
+    """Mark the decision at the end of every round in which the buffer of a bound was full."""
     index = 2 * history["names"].index(name) + side
     for decision, (colour, symbol) in _DECISIONS.items():
         rows = [
@@ -181,7 +181,7 @@ def _decisions(
 
 Array = NDArray[np.float64]
 _HOLES = ("#d0473f", VIOLET, GREEN, "#b08900", "#c2519b")
-_MOST_POINTS = 6000  # of a side: more make a page heavy and the map no clearer
+_MOST_POINTS = 6000  # per set: more points make a page large without a clearer map
 
 
 def clip_map(
@@ -195,8 +195,8 @@ def clip_map(
     """Plot real clips over simulated ones; uncovered clips are filled, in the colour of their hole.
 
     Args:
-        real: ``(n, 2)``.
-        sim: ``(m, 2)``.
+        real: coordinates of the real clips, ``(n, 2)``.
+        sim: coordinates of the simulated clips, ``(m, 2)``.
         axes: titles of the horizontal and vertical axis.
         holes: rows of the largest holes, each with its own colour.
         uncovered: real clips without a simulated neighbour ``(n,)``.
@@ -237,14 +237,14 @@ def clip_map(
 
 
 def clip_traces(time: Array, channels: Sequence[str], unit: str, real: Sequence[Array], sim: Sequence[Array]) -> Figure:
-    """The clips of a hole and the simulated clips nearest to them, a panel per channel.
+    """Plot the real clips of a hole and the nearest simulated clips, a panel per channel.
 
     Args:
-        time: of the frames in s ``(nframe,)``.
-        channels: ``n`` names.
-        unit: of all channels.
-        real: clips ``(nframe, n)`` of the hole.
-        sim: the nearest simulated ones.
+        time: times of the frames in s, ``(nframe,)``.
+        channels: names of ``n`` channels.
+        unit: unit of all channels.
+        real: real clips of the hole, ``(nframe, n)`` each.
+        sim: nearest simulated clips, ``(nframe, n)`` each.
     """
     columns = min(3, len(channels))
     lines = -(-len(channels) // columns)
@@ -288,12 +288,12 @@ def success_rows(
     Args:
         name: the parameter.
         unit: its unit.
-        borders: of the cells ``(n + 1,)``.
+        borders: borders of the cells, ``(n + 1,)``.
         rate: success rates ``(n,)``, NaN without episodes.
-        low: lower limits of their intervals.
-        high: upper limits.
-        real_share: share of real episodes in each cell, NaN if unknown.
-        sim_share: share of simulated ones.
+        low: lower limits of their intervals, ``(n,)``.
+        high: upper limits, ``(n,)``.
+        real_share: share of the real episodes in each cell, ``(n,)``, NaN if unknown.
+        sim_share: share of the simulated episodes in each cell, ``(n,)``.
     """
     figure = new_figure()
     middle, width = (borders[1:] + borders[:-1]) / 2, np.diff(borders)

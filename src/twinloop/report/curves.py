@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 
 def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> Figure:
-    """One figure of several runs in order, with its interval in each; a run that lacks it leaves a gap.
+    """Plot one metric of several runs in order, with intervals; a run without the metric leaves a gap.
 
     Args:
-        labels: of the runs.
-        figures: one per run, NaN where the run lacks it.
+        labels: labels of the runs.
+        figures: the metric of each run, NaN if the run does not have it.
     """
     values = np.array([figure.estimate for figure in figures])
     low = np.array([figure.low for figure in figures])
@@ -48,15 +48,15 @@ def history_curves(labels: Sequence[str], figures: Sequence[HeadlineMetric]) -> 
 
 
 _VERDICT_COLOURS = {"good": BLUE, "suspect": ORANGE, "bad": "#c8382f", "unknown": GREY, "unreadable": "#c8382f"}
-_WIDTH = 0.3  # of a row, over which points are scattered
-_LEAST, _MOST = 1e-2, 1e2  # times the limit: what lies beyond stands at the edge
+_WIDTH = 0.3  # of a row's height: largest offset of a point
+_LEAST, _MOST = 1e-2, 1e2  # times the limit: points outside are drawn at the edge
 
 
 def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure:
-    """A row of points for each check: one figure each, in parts of its limit, which is a line at 1.
+    """Plot the scores of each check as a row of points, relative to its limit, which is a line at 1.
 
     Args:
-        rows: by check, figures over their limits, their verdicts, and what a pointer shows.
+        rows: by check, the scores divided by their limits, with verdict and hover text.
     """
     figure = new_figure()
     names = list(rows)
@@ -81,7 +81,7 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
 
 
 def _scatter(count: int) -> NDArray[np.float64]:
-    """Offsets that spread points evenly, the same every time."""
+    """Return evenly spread offsets ``(count,)``, which are the same in every call."""
     return np.asarray(_WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1), dtype=np.float64)
 
 
@@ -90,7 +90,7 @@ _HEIGHT = 320
 
 
 def loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
-    """The mean training loss up to each of these steps, on a logarithmic axis."""
+    """Plot the mean training loss up to each of the steps, on a logarithmic axis."""
     figure = new_figure()
     figure.add_scatter(
         x=list(steps), y=list(losses), mode="lines+markers", marker={"size": 5}, line={"color": INK, "width": 1.6},
@@ -103,12 +103,12 @@ def loss_curve(steps: Sequence[int], losses: Sequence[float]) -> Figure:
 
 
 def error_curves(steps: Sequence[int], errors: Mapping[str, Sequence[float]], *, unit: str, kept: int | None) -> Figure:
-    """Held-out action error at each evaluation, a line per source.
+    """Plot the held-out action error at each evaluation, a line per source.
 
     Args:
-        steps: of the evaluations.
-        errors: as many by source.
-        unit: of the errors.
+        steps: training steps of the evaluations.
+        errors: errors at these steps, by source.
+        unit: unit of the errors.
         kept: the step whose weights became the policy.
     """
     figure = new_figure()

@@ -21,7 +21,7 @@ BLUE, ORANGE, GREEN, GREY, VIOLET = "#3f7fd6", "#dd7a26", "#3a9d6e", "#8a9099", 
 
 
 def plotly_bundle() -> str:
-    """The JavaScript that draws the figures, to be put into a page once.
+    """Return the JavaScript of plotly, which a page with plots needs once.
 
     Raises:
         MissingDependencyError: plotly is not installed.
@@ -33,7 +33,7 @@ def plotly_bundle() -> str:
 
 
 def new_figure() -> Figure:
-    """An empty figure.
+    """Return an empty figure.
 
     Raises:
         MissingDependencyError: plotly is not installed.
@@ -42,7 +42,7 @@ def new_figure() -> Figure:
 
 
 def new_panels(rows: int, columns: int, **options: Any) -> Figure:
-    """A figure of ``rows`` × ``columns`` panels; ``options`` are those of plotly's ``make_subplots``.
+    """Return a figure of ``rows`` × ``columns`` panels; ``options`` are those of plotly's ``make_subplots``.
 
     Raises:
         MissingDependencyError: plotly is not installed.
@@ -54,7 +54,7 @@ def new_panels(rows: int, columns: int, **options: Any) -> Figure:
 
 
 def set_layout(figure: Figure, *, height: int) -> None:
-    """The layout that all figures share; ``height`` in pixels. Call it last, because it reaches every axis."""
+    """Set the common layout of all plots, with a ``height`` in px. Call it last, because it changes every axis."""
     titled = len(figure.layout.annotations) > 0
     legend = any(trace.name for trace in figure.data)
     figure.update_layout(
@@ -71,12 +71,12 @@ def set_layout(figure: Figure, *, height: int) -> None:
 
 
 def range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, bar: str, **style: Any) -> Figure:
-    """A row of cells for each parameter, from the low end of its range to the high.
+    """Plot a row of cells for each parameter, from the low to the high end of its range.
 
     Args:
-        names: ``n`` parameters.
-        ends: their ranges in words.
-        cells: what colours them, ``(n, bins)``.
+        names: names of ``n`` parameters.
+        ends: their ranges as text.
+        cells: values of the cells, which determine their colours, ``(n, bins)``.
         bar: title of the colour bar.
         style: other options of plotly's heat map.
     """
@@ -101,7 +101,7 @@ def range_rows(names: Sequence[str], ends: Sequence[str], cells: ArrayLike, *, b
 def interval_bars(
     values: NDArray[np.float64], interval: tuple[ArrayLike, ArrayLike] | None, colour: str
 ) -> dict[str, Any]:
-    """Error bars that reach from ``values`` to the ends of an interval, for plotly's ``error_x``; none without one."""
+    """Return plotly's options of error bars from ``values`` to the ends of an interval; invisible bars for None."""
     if interval is None:
         return {"visible": False}
     low, high = (fitting(end, len(values), "an interval") for end in interval)
@@ -120,7 +120,7 @@ def fitting(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
     """Return an array of exactly ``count`` numbers.
 
     Raises:
-        InputError: another shape; names the given one.
+        InputError: the array has another shape; the message names it ``what``.
     """
     array = np.asarray(values, dtype=float)
     if array.shape != (count,):
@@ -129,7 +129,7 @@ def fitting(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
 
 
 def with_unit(name: str, unit: str) -> str:
-    """``name / unit``, or the name alone where the quantity has no unit."""
+    """Return ``name / unit``, or the name alone if the quantity has no unit."""
     return f"{name} / {unit}" if unit and unit != "1" else name
 
 

@@ -42,9 +42,9 @@ def share_panels(
     """Plot a panel for each channel with a bar for each cause: its share in per cent, with its interval.
 
     Args:
-        panels: titles.
-        names: of each panel's causes, from the top.
-        shares: of each panel's causes, as fractions of 1.
+        panels: titles of the panels.
+        names: names of each panel's causes, from the top.
+        shares: shares of each panel's causes, as fractions of 1.
         ends: lower and upper limits of their intervals.
         claimed: which of them differ significantly from 0; the others are grey, and those that add error orange.
         rest: the name of the unexplained part, drawn violet.
@@ -65,7 +65,7 @@ def share_panels(
         columns,
         subplot_titles=list(panels),
         row_heights=height,
-        horizontal_spacing=0.5 / columns,  # names of groups stand between panels
+        horizontal_spacing=0.5 / columns,  # space for the names of groups
         vertical_spacing=_BETWEEN / plotted if lines > 1 else 0.0,
     )
     for number in range(len(panels)):
@@ -110,10 +110,10 @@ def index_matrix(
     """Plot total Sobol' indices as a heat map: a row for each group, a column for each channel, darker for larger ones.
 
     Args:
-        groups: rows.
-        channels: columns.
-        total: ``(ngroup, nchannel)``; NaN without any effect.
-        words: hover texts.
+        groups: names of the rows.
+        channels: names of the columns.
+        total: indices ``(ngroup, nchannel)``; NaN without any effect.
+        words: hover texts, by row and column.
     """
     figure = new_figure()
     values = np.asarray(total, dtype=float)
@@ -142,7 +142,7 @@ _ROW_OF_EVENTS, _FRAME_OF_EVENTS = 26, 90  # px
 
 
 def share_bars(channels: Sequence[str], shares: Mapping[str, ArrayLike]) -> Figure:
-    """Stacked shares of the error by channel, in per cent; at most three parts, in the order given."""
+    """Plot stacked shares of the error by channel, in per cent; at most three parts, in the given order."""
     figure = new_figure()
     for (name, values), colour in zip(shares.items(), (BLUE, ORANGE, GREY), strict=False):
         percent = 100 * fitting(values, len(channels), name)
@@ -174,11 +174,11 @@ def share_forest(
     """Plot estimates with their intervals, a row each; significant ones are coloured.
 
     Args:
-        names: of the rows.
-        estimates: ``(n,)``.
+        names: names of the rows.
+        estimates: estimates, ``(n,)``.
         interval: both limits, ``(n,)`` each.
         found: which rows are significant.
-        title: of the axis.
+        title: title of the axis.
         null: value without an effect.
         words: hover texts, by row.
     """

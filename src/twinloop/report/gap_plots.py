@@ -1,4 +1,4 @@
-"""Plot how far a twin is from a log, over the horizon and over features that give simulation away."""
+"""Plot the error of a twin over the horizon, and the features by which simulation differs from reality."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _COLUMNS = 3
-_ROW, _AROUND = 190, 110  # pixels of a row of panels, and of what stands around them
+_ROW, _AROUND = 190, 110  # px: height of a row of panels, and of legend and titles
 _BASELINES = (GREY, VIOLET, GREEN, GREY)
 _DASHES = ("dot", "dash", "dashdot", "longdash")
 
@@ -52,15 +52,15 @@ def error_over_horizon(
     baselines: Sequence[ErrorCurve],
     floor: ErrorCurve | None,
 ) -> Figure:
-    """Error against the time since a window's beginning: a panel per channel, in which bad guesses may not fit.
+    """Plot the error over the time since a window's beginning, a panel per channel; large baselines may be cut off.
 
     Args:
-        channels: ``n`` names.
-        units: of each.
-        edges: of the horizon's bins in s, ``(nbin + 1,)``.
-        twins: drawn in colour with their intervals, the last one strongest.
-        baselines: thin and broken.
-        floor: how far reality is from itself; None where nothing was repeated.
+        channels: names of ``n`` channels.
+        units: unit of each channel.
+        edges: edges of the horizon bins in s, ``(nbin + 1,)``.
+        twins: errors of the twins, drawn in colour with intervals; the last one is blue.
+        baselines: errors of the baselines, drawn as thin dashed lines.
+        floor: noise floor; None if no motion was repeated.
     """
     columns = min(_COLUMNS, len(channels))
     rows = -(-len(channels) // columns)
@@ -91,10 +91,10 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
     """Plot one channel during one clip, measured and simulated.
 
     Args:
-        times: ``(n,)`` in s of the episode.
+        times: times ``(n,)`` in s since the beginning of the episode.
         series: values ``(n,)`` by source.
-        channel: its name.
-        unit: its unit.
+        channel: name of the channel.
+        unit: unit of the channel.
     """
     figure = new_figure()
     for (name, values), colour in zip(series.items(), (INK, BLUE, ORANGE, GREEN), strict=False):
@@ -111,7 +111,7 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
 def _height(
     number: int, twins: Sequence[ErrorCurve], baselines: Sequence[ErrorCurve], floor: ErrorCurve | None
 ) -> float:
-    """Room for the twins, the floor and the best guess; worse guesses may leave the panel."""
+    """Return the upper end of a panel's axis, for the twins, the floor and the best baseline; others may be cut off."""
     best = min(baselines, key=lambda curve: np.nanmean(curve.estimate[:, number]), default=None)
     shown = [curve for curve in (*twins, floor, best) if curve is not None]
     return 1.25 * max(float(np.nanmax([curve.estimate[:, number], curve.high[:, number]])) for curve in shown)
@@ -169,7 +169,7 @@ _BINS = 30
 def told_apart(
     names: Sequence[str], auc: ArrayLike, low: ArrayLike, high: ArrayLike, significant: Sequence[bool]
 ) -> Figure:
-    """Area under the curve of each group of features alone, a dot with its interval; the line at ½ is chance."""
+    """Plot the area under the ROC curve of each group of features alone, with its interval; the line at ½ is chance."""
     figure, seen = new_figure(), np.asarray(significant, dtype=bool)
     values, ends = np.asarray(auc, dtype=float), (np.asarray(low, dtype=float), np.asarray(high, dtype=float))
     for label, rows, colour in (("told apart", seen, ORANGE), ("not told apart", ~seen, GREY)):
@@ -193,13 +193,13 @@ def told_apart(
 
 
 def feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike, hover: ArrayLike) -> Figure:
-    """How far every feature was moved, in standard deviations: a row per channel, darker where further.
+    """Plot the Wasserstein distance of every feature in standard deviations as a heat map, a row per channel.
 
     Args:
-        channels: rows.
-        kinds: columns.
-        effect: ``(channel, kind)``; NaN where a channel has no such feature.
-        hover: text of each cell.
+        channels: names of the rows.
+        kinds: kinds of features, the columns.
+        effect: distances, ``(nchannel, nkind)``; NaN if a channel does not have the feature.
+        hover: hover text of each cell.
     """
     figure = new_figure()
     figure.add_heatmap(
@@ -230,14 +230,14 @@ def spread_pairs(
     *,
     names: tuple[str, str] = ("real", "simulated"),
 ) -> Figure:
-    """Shares of real and simulated clips over the values of a few features, a panel each.
+    """Plot histograms of a few features for real and simulated clips, a panel per feature.
 
     Args:
-        titles: of the features.
-        units: theirs.
-        real: ``(nclip, k)``.
-        sim: likewise.
-        names: of the two sets.
+        titles: titles of ``k`` features.
+        units: units of the features.
+        real: values of the real clips, ``(n, k)``.
+        sim: values of the simulated clips, ``(m, k)``.
+        names: names of the two sets.
     """
     columns = min(2, len(titles))
     lines = -(-len(titles) // columns)

@@ -72,12 +72,12 @@ def wealth_curves(curves: Mapping[str, ArrayLike], *, alpha: float) -> Figure:
 
 
 def confidence_sequence(low: ArrayLike, high: ArrayLike, seen: ArrayLike, *, within: float | None = None) -> Figure:
-    """The interval of the difference after each pair, with the difference as seen and the margin.
+    """Plot the interval of the difference after each pair, with the observed difference and the margin.
 
     Args:
-        low: ``(npair,)``.
-        high: ``(npair,)``.
-        seen: ``(npair,)`` differences of the means so far.
+        low: lower limits, ``(npair,)``.
+        high: upper limits, ``(npair,)``.
+        seen: differences of the means after each pair, ``(npair,)``.
         within: margin of equivalence.
     """
     ends = [np.asarray(values, dtype=float) for values in (low, high, seen)]
@@ -125,17 +125,17 @@ def interval_rows(
     """Plot intervals as rows: of differences with lines at zero and the margin, or of scores.
 
     Args:
-        names: ``n`` rows, from the top.
-        estimates: ``(n,)``.
-        low: ``(n,)``.
-        high: ``(n,)``.
-        title: of the axis.
-        groups: determine the colour of a row, ``n`` names.
+        names: names of ``n`` rows, from the top.
+        estimates: estimates, ``(n,)``.
+        low: lower limits, ``(n,)``.
+        high: upper limits, ``(n,)``.
+        title: title of the axis.
+        groups: group of each row, which determines its colour.
         within: margin of equivalence, drawn as lines.
         zero: whether there is a line at zero.
 
     Raises:
-        InputError: rows that do not match.
+        InputError: an array has another length than ``names``.
     """
     values = [np.asarray(x, dtype=float) for x in (estimates, low, high)]
     if any(x.shape != (len(names),) for x in values) or (groups is not None and len(groups) != len(names)):
@@ -166,7 +166,7 @@ def interval_rows(
 
 
 def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: int, name: str) -> Figure:
-    """Power against trials, with the wished power and the trials that reach it."""
+    """Plot the power over the number of trials ``(k,)``, with the required power and the number that reaches it."""
     at, values = np.asarray(trials, dtype=float), np.asarray(power, dtype=float)
     figure = new_figure()
     figure.add_scatter(
@@ -186,7 +186,7 @@ def power_curve(trials: ArrayLike, power: ArrayLike, *, wished: float, needed: i
 
 
 def _power_of_ten(exponent: int) -> str:
-    """Return 10 to an exponent as text, also where a float would overflow."""
+    """Format 10 to an exponent as text, also if a float would overflow."""
     return f"{10.0**exponent:g}" if abs(exponent) < 6 else f"1e{exponent:+03d}"
 
 
@@ -258,8 +258,8 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
     """Plot simulated − real by row, with intervals; rows with a significant difference are marked.
 
     Args:
-        labels: ``n`` rows, drawn from the top.
-        values: ``(n,)``.
+        labels: names of ``n`` rows, from the top.
+        values: differences, ``(n,)``.
         ends: lower and upper limits ``(n,)``; NaN without an interval.
         marked: which rows are significant.
         unit: the compared metric, such as ``success rate``.

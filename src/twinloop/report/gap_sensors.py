@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 _SIDES = (("real", INK), ("simulated", ORANGE))
-_BAND = 0.25  # of the colour, where the middle half of the episodes lies
+_BAND = 0.25  # opacity of the band that contains the middle half of the episodes
 
 
 def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None], unit: str) -> Figure:
-    """Median spectrum over episodes and the middle half of them, real and simulated.
+    """Plot the median spectrum over episodes and the band of the middle half of them, real and simulated.
 
     Args:
-        real: of each episode; None where one is too short.
-        sim: likewise.
-        unit: of the readings.
+        real: spectrum of each real episode; None if an episode is too short.
+        sim: spectrum of each simulated episode.
+        unit: unit of the readings.
     """
     figure = new_figure()
     for (name, colour), spectra in zip(_SIDES, (real, sim), strict=True):
@@ -50,7 +50,7 @@ def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None]
 
 
 def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Figure:
-    """Allan deviations at rest with their intervals; None where a log has no stretch at rest that is long enough."""
+    """Plot Allan deviations at rest with intervals; None for a log without a sufficiently long interval at rest."""
     figure = new_figure()
     for (name, colour), curve in zip(_SIDES, (real, sim), strict=True):
         if curve is None:
@@ -96,8 +96,8 @@ def telling_regions(
     """Plot heat maps over images ``(h, w, 3)``: how well each region ``(rows, columns)`` alone separates the two sides.
 
     Args:
-        pictures: one per panel.
-        titles: of the panels.
+        pictures: image of each panel.
+        titles: titles of the panels.
         apart: distance of scores of each region in standard deviations, first row at the top; 0 is transparent.
         hover: hover text of each region.
     """
@@ -133,10 +133,10 @@ def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | 
     """Plot display values at the same quantiles, simulated horizontally and real vertically, by colour.
 
     Args:
-        quantiles: from 0 to 1, ``(q,)``.
-        real: values from 0 to 1, ``(3, q)``.
-        sim: of simulated images.
-        remedied: of simulated images with all remedies.
+        quantiles: probabilities from 0 to 1, ``(q,)``.
+        real: values of real images from 0 to 1, ``(3, q)``.
+        sim: values of simulated images, ``(3, q)``.
+        remedied: values of simulated images with all remedies, ``(3, q)``.
     """
     figure = new_figure()
     figure.add_scatter(
@@ -196,7 +196,7 @@ def against_chance(observed: float, low: float, high: float, relabelled: Array, 
 
 
 def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names: Sequence[str]) -> Figure:
-    """Mean held-out score of every episode: to the right it looks real."""
+    """Plot the mean held-out classifier score of every episode; a score above 0 is classified as real."""
     figure = new_figure()
     for label, values, names, colour in (("real", real, real_names, BLUE), ("simulated", sim, sim_names, ORANGE)):
         figure.add_scatter(
@@ -210,7 +210,7 @@ def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names
             showlegend=False,
         )
     figure.add_vline(x=0, line={"color": INK, "width": 1, "dash": "dot"})
-    figure.update_xaxes(title="score in standard deviations; above 0 it is taken for real")
+    figure.update_xaxes(title="score in standard deviations; above 0 it is classified as real")
     set_layout(figure, height=190)
     return figure
 

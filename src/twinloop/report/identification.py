@@ -43,15 +43,15 @@ def predicted_band(
     """Plot a held-out clip, a panel per channel: measured, predicted, and the prediction band.
 
     Args:
-        time: ``(T,)`` in s.
-        channels: ``n`` names.
-        measured: ``(T, n)``.
-        predicted: ``(T, n)``.
-        half_width: of the band, ``(T, n)``.
-        units: one per channel.
+        time: times ``(T,)`` in s.
+        channels: names of ``n`` channels.
+        measured: measured values, ``(T, n)``.
+        predicted: predicted values, ``(T, n)``.
+        half_width: half width of the band, ``(T, n)``.
+        units: unit of each channel.
 
     Raises:
-        InputError: an array of another shape.
+        InputError: an array has another shape.
     """
     at, n = np.asarray(time, dtype=float), len(channels)
     arrays = [np.asarray(values, dtype=float) for values in (measured, predicted, half_width)]
@@ -92,9 +92,9 @@ def prior_and_posterior(
     """Plot prior and estimate of each parameter, a row each, in standard deviations of its prior.
 
     Args:
-        names: ``n`` parameters.
-        shift: estimate − prior mean, over the prior's standard deviation, ``(n,)``.
-        spread: standard error over the prior's standard deviation, ``(n,)``.
+        names: names of ``n`` parameters.
+        shift: (estimate − prior mean) / standard deviation of the prior, ``(n,)``.
+        spread: standard error / standard deviation of the prior, ``(n,)``.
         determined: False for an unidentifiable parameter, which is drawn without an interval.
     """
     n = len(names)
@@ -113,7 +113,7 @@ def prior_and_posterior(
     figure.add_vrect(x0=-1, x1=1, fillcolor=GREY, opacity=0.12, line_width=0)
     for name, chosen, colour, symbol in (
         ("estimate", known, BLUE, "circle"),
-        ("not told by the data", ~known, ORANGE, "x-thin-open"),
+        ("not determined by the data", ~known, ORANGE, "x-thin-open"),
     ):
         if not chosen.any():
             continue
@@ -169,9 +169,9 @@ def profile_curves(
     """Plot the rise of the loss with one parameter fixed at other values: a panel per profile, its limit a dotted line.
 
     Args:
-        names: ``n`` parameters.
-        units: one per parameter.
-        values: at which it was fixed, ``(k,)`` each, ascending.
+        names: names of ``n`` parameters.
+        units: unit of each parameter.
+        values: values at which the parameter was fixed, ``(k,)`` each, ascending.
         rises: rise of the loss there in units of t², ``(k,)`` each.
         limits: the rise that bounds the interval, one per parameter.
     """
@@ -205,7 +205,7 @@ def profile_curves(
 def coverage_curve(
     levels: ArrayLike, plain: ArrayLike, calibrated: ArrayLike, low: ArrayLike, high: ArrayLike
 ) -> Figure:
-    """Part of test clips inside the ranges against the nominal one, ``(k,)`` each, with the band of so few clips."""
+    """Plot the observed over the nominal coverage of test clips, ``(k,)`` each, with the 95 % band for their number."""
     at = np.asarray(levels, dtype=float)
     k = len(at)
     figure = new_figure()
@@ -240,9 +240,9 @@ def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Se
     """Plot the autocorrelation of the residual, by channel.
 
     Args:
-        lags_s: ``(k,)`` in s.
-        correlation: ``(k, n)``.
-        channels: ``n`` names.
+        lags_s: lags ``(k,)`` in s.
+        correlation: autocorrelations, ``(k, n)``.
+        channels: names of ``n`` channels.
         white: half width of the 95 % band of white noise.
     """
     table, n = np.asarray(correlation, dtype=float), len(channels)
@@ -295,7 +295,7 @@ def structure_gains(
 def drift_panels(
     groups: Sequence[str], names: Sequence[str], estimates: ArrayLike, errors: ArrayLike, units: Sequence[str]
 ) -> Figure:
-    """Estimates ``(n, ngroup)`` of parameters over groups of episodes with their standard errors, a panel each."""
+    """Plot estimates ``(n, ngroup)`` over groups of episodes with 95 % intervals from ``errors``, a panel each."""
     values, spread = np.asarray(estimates, dtype=float), np.asarray(errors, dtype=float)
     n, columns = len(names), min(2, len(names))
     if values.shape != (n, len(groups)) or spread.shape != values.shape:

@@ -1,4 +1,4 @@
-"""The builder of a report: blocks are added in reading order, then written as one file."""
+"""Build a report page from blocks in reading order, and write it as one HTML file."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from twinloop.core.redaction import redacted
 Cell: TypeAlias = str | int | float | bool | None
 Tone = Literal["good", "bad"]
 
-_MOST_PICTURE_BYTES = 64 << 20  # of one picture, which is copied into the page
-_OTHER_TAG = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)>)")  # than those that our plots use
+_MOST_PICTURE_BYTES = 64 << 20  # of one image, which is copied into the page
+_OTHER_TAG = re.compile(r"<(?!/?(?:b|i|br|sub|sup|extra)>)")  # tags that our plots do not use
 _MEDIA = {b"\x89PNG": "image/png", b"\xff\xd8\xff": "image/jpeg", b"GIF8": "image/gif"}
 
 
@@ -42,13 +42,13 @@ class KeyMetric:
 
 
 class ReportPage:
-    """A page that needs no network, reads in light and dark, and prints.
+    """HTML page that needs no network, has a light and a dark style, and can be printed.
 
     Every method but `html` and `write` adds a block and returns the report, so that calls chain. All text is escaped.
 
     Args:
-        title: what the page is about.
-        subtitle: one line below it: the source of the data, the version, the command.
+        title: title of the page.
+        subtitle: one line below the title: the source of the data, the version, the command.
     """
 
     def __init__(self, title: str, subtitle: str = "") -> None:
@@ -57,7 +57,7 @@ class ReportPage:
         self._plots = 0
 
     def section(self, title: str, text: str = "") -> Self:
-        """Begin a section, with an opening paragraph when ``text`` is given."""
+        """Begin a section, with a first paragraph if ``text`` is given."""
         self._blocks.append(f"<h2>{_escaped(title)}</h2>")
         return self.text(text) if text else self
 
@@ -68,7 +68,7 @@ class ReportPage:
         return self
 
     def figures(self, figures: Iterable[KeyMetric]) -> Self:
-        """Add a row of key figures."""
+        """Add a row of key metrics."""
         self._blocks.append(f'<dl class="figures">{"".join(_key_figure(figure) for figure in figures)}</dl>')
         return self
 
@@ -80,13 +80,13 @@ class ReportPage:
         caption: str = "",
         tones: Mapping[tuple[int, int], Tone] | None = None,
     ) -> Self:
-        """Add a table; columns that hold only numbers are set flush right.
+        """Add a table; columns of numbers are aligned to the right.
 
         Args:
-            tones: marks cells by (row, column) as good or bad.
+            tones: colours of cells, good or bad, by (row, column).
 
         Raises:
-            InputError: a row with another number of cells than there are columns.
+            InputError: a row has another number of cells than there are columns.
         """
         rows = [list(row) for row in rows]
         for number, row in enumerate(rows):
@@ -99,7 +99,7 @@ class ReportPage:
         """Add a plotly figure, for example from `twinloop.report.plots`."""
         self._plots += 1
         spec = json.dumps(_without_links(json.loads(figure.to_json())), ensure_ascii=False)
-        spec = visible(spec).replace("<", "\\u003c")  # so that no string in it ends or nests the script element
+        spec = visible(spec).replace("<", "\\u003c")  # no string can then end or nest the script element
         height = figure.layout.height or 380
         self._blocks.append(
             f'<figure class="plot"><div class="canvas" style="min-height:{height}px"></div>'
@@ -111,7 +111,7 @@ class ReportPage:
         """Add an image: a PNG, JPEG or GIF file or its bytes, or an array ``(H, W, 3)`` uint8, stored as JPEG.
 
         Raises:
-            InputError: the file is missing, or is none of these.
+            InputError: the file is missing or has another format.
         """
         data = _picture_bytes(picture)
         media = next((media for magic, media in _MEDIA.items() if data.startswith(magic)), None)
@@ -124,7 +124,7 @@ class ReportPage:
         return self
 
     def html(self) -> str:
-        """The whole page."""
+        """Return the whole page as HTML."""
         subtitle = f'<p class="subtitle">{_escaped(self.subtitle)}</p>' if self.subtitle else ""
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -154,18 +154,18 @@ class ReportPage:
         return [plotly_bundle(), f"\n{_asset('report.js')}"]
 
     def _policy(self) -> str:
-        """Return what a browser may do with the page: run these scripts alone, and fetch nothing."""
+        """Return the content security policy: a browser may run only the page's own scripts, and fetch nothing."""
         hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._programs()]
-        # plotly makes functions from its own texts, which needs 'unsafe-eval'.
+        # plotly compiles functions from strings, which needs 'unsafe-eval'.
         scripts = " ".join((*(f"'sha256-{one}'" for one in hashes), "'unsafe-eval'")) if hashes else "'none'"
         content = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
         return f'<meta http-equiv="Content-Security-Policy" content="{content}">'
 
 
 def format_cell(value: Cell, decimals: int | None = None) -> str:
-    """A cell as text: floats to three significant digits or to ``decimals``, thin spaces between thousands.
+    """Format a cell as text: floats with three significant digits or ``decimals``, thin spaces between thousands.
 
-    True and False read yes and no, None and NaN a dash.
+    True and False become "yes" and "no", None and NaN a dash.
     """
     if value is None or (isinstance(value, float) and np.isnan(value)):
         return "–"
@@ -193,12 +193,12 @@ def _format_float(value: float, decimals: int | None) -> str:
 
 
 def _decimals(size: float) -> int:
-    """Decimals that show three significant digits of a number of this size."""
+    """Return the number of decimals that shows three significant digits of a number of this size."""
     return int(np.clip(2 - np.floor(np.log10(size)), 0, 6)) if size else 0
 
 
 def _typeset(number: str) -> str:
-    """A true minus sign, and thin spaces instead of commas."""
+    """Replace hyphens by minus signs and commas by thin spaces."""
     return number.replace(",", "\u2009").replace("-", "\u2212")
 
 
@@ -208,7 +208,7 @@ def _shown_cell(cell: Cell, decimals: int | None = None) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text as HTML shows it: no markup, no control characters, no credentials."""
+    """Escape a text for HTML; control characters are made visible and credentials are removed."""
     return html.escape(visible(redacted(text)))
 
 
@@ -249,7 +249,7 @@ def _table(columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: 
 
 
 def _column_decimals(cells: Sequence[Cell]) -> int:
-    """Decimals that show three significant digits of a column's largest float, so that its points line up."""
+    """Return the number of decimals that shows three significant digits of a column's largest float."""
     sizes = [abs(float(cell)) for cell in cells if isinstance(cell, float | np.floating) and 1e-4 <= abs(cell) < 1e6]
     return _decimals(max(sizes, default=0.0))
 

@@ -1,4 +1,4 @@
-"""The plots of the loop, as plotly figures from plain arrays."""
+"""Plot errors by joint, episodes, and estimated and drawn parameters, as plotly figures."""
 
 from __future__ import annotations
 
@@ -43,17 +43,17 @@ def error_by_joint(
     target: ArrayLike | None = None,
     unit: str = "",
 ) -> Figure:
-    """Held-out error of every method at every joint: a dot each, with its interval where one is given.
+    """Plot the held-out error of every method at every joint as a dot, with its interval if given.
 
     Args:
-        joints: ``n`` names, drawn from the top.
-        errors: ``(n,)`` by method, in the order in which they are to be listed; the last is set in full colour.
-        intervals: lower and upper ends ``(n,)`` by method.
-        target: ``(n,)``, drawn as a tick across the row.
-        unit: of the errors.
+        joints: names of ``n`` joints, from the top.
+        errors: mean absolute errors ``(n,)`` by method, in the order of the legend; the last one is blue.
+        intervals: lower and upper limits ``(n,)`` by method.
+        target: target error ``(n,)``, drawn as a tick across the row.
+        unit: unit of the errors.
 
     Raises:
-        InputError: a method whose values do not fit the joints.
+        InputError: a method has another number of values than there are joints.
     """
     n = len(joints)
     figure, rows = new_figure(), np.arange(n, dtype=float)
@@ -97,13 +97,13 @@ def episode_series(
     """Plot one episode, a panel per joint: commanded, measured and simulated values over time.
 
     Args:
-        time: ``(T,)`` in seconds.
-        joints: ``n`` names.
-        series: ``(T, n)`` by name; ``commanded`` and ``measured`` have fixed colours.
-        units: one for all joints or one each.
+        time: times ``(T,)`` in s.
+        joints: names of ``n`` joints.
+        series: values ``(T, n)`` by name; ``commanded`` and ``measured`` have fixed colours.
+        units: one unit for all joints, or one for each.
 
     Raises:
-        InputError: a series of another shape.
+        InputError: a series has another shape.
     """
     time, n = np.asarray(time, dtype=float), len(joints)
     units = [units] * n if isinstance(units, str) else list(units)
@@ -151,11 +151,11 @@ def parameter_forest(
 
     Args:
         names: parameter paths such as ``joint/elbow_flex/damping``; the last part is the quantity, the rest the row.
-        estimate: ``(n,)``, in each parameter's unit.
-        low: lower limits of the intervals ``(n,)``.
-        high: upper limits.
-        nominal: ``(n,)``, drawn as open diamonds.
-        units: one per name.
+        estimate: estimates ``(n,)``, in each parameter's unit.
+        low: lower limits of the intervals, ``(n,)``.
+        high: upper limits, ``(n,)``.
+        nominal: nominal values ``(n,)``, drawn as open diamonds.
+        units: unit of each parameter.
         determined: False for an unidentifiable parameter, which is drawn faint and without an interval.
     """
     n = len(names)
@@ -200,17 +200,17 @@ def drawn_parameters(
     units: Sequence[str] | None = None,
     bins: int = 24,
 ) -> Figure:
-    """How the drawn worlds fill their ranges: a row per parameter, its range cut into bins, darker where more fell.
+    """Plot the distribution of drawn values over each parameter's range: a row of bins, darker for more worlds.
 
     Args:
-        names: ``n`` parameters.
-        draws: ``(nworld, n)``.
-        low: lower ends of the ranges ``(n,)``.
-        high: upper ends.
-        units: one per name.
+        names: names of ``n`` parameters.
+        draws: drawn values, ``(nworld, n)``.
+        low: lower ends of the ranges, ``(n,)``.
+        high: upper ends of the ranges, ``(n,)``.
+        units: unit of each parameter.
 
     Raises:
-        InputError: arrays that do not fit the names.
+        InputError: an array has another number of parameters than ``names``.
     """
     n = len(names)
     table = np.atleast_2d(np.asarray(draws, dtype=float))
@@ -237,7 +237,7 @@ def drawn_parameters(
 
 
 def _histogram(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
-    """Counts over [low, high]; a range of no width holds all its draws in the middle bin."""
+    """Return counts ``(bins,)`` over [low, high]; in a range without width all are in the middle bin."""
     if high > low:
         return np.histogram(values, bins=bins, range=(low, high))[0]
     counts = np.zeros(bins, dtype=np.int64)
@@ -246,7 +246,7 @@ def _histogram(values: NDArray[np.float64], low: float, high: float, bins: int) 
 
 
 def _panels(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list[int]]:
-    """Rows of every panel, by its title: the quantity with its unit."""
+    """Return the indices of each panel's parameters, by title: the quantity with its unit."""
     panels: dict[str, list[int]] = {}
     for i, name in enumerate(names):
         panels.setdefault(with_unit(name.rpartition("/")[2], units[i] if units else ""), []).append(i)
@@ -254,14 +254,14 @@ def _panels(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list
 
 
 def _subject(name: str) -> str:
-    """``joint/elbow_flex/damping`` is about ``elbow_flex``."""
+    """Return the joint or object of a parameter: ``elbow_flex`` for ``joint/elbow_flex/damping``."""
     parts = name.split("/")
     return "/".join(parts[1:-1]) or parts[0]
 
 
 def _forest_groups(rows: list[int], known: NDArray[np.bool_]) -> list[tuple[str, list[int]]]:
     groups = [("estimate", [row for row in rows if known[row]])]
-    groups.append(("not told by the data", [row for row in rows if not known[row]]))
+    groups.append(("not determined by the data", [row for row in rows if not known[row]]))
     return [(name, members) for name, members in groups if members]
 
 
@@ -307,7 +307,7 @@ def _dots(
 
 
 def _style(number: int, total: int) -> tuple[str, str]:
-    """Quiet colours and open symbols first; the last method in full blue."""
+    """Return colour and symbol of a method: open symbols for the first ones, a filled blue circle for the last."""
     if number == total - 1:
         return BLUE, "circle"
     if number == total - 2 and total > 2:

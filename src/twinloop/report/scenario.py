@@ -1,4 +1,4 @@
-"""Plot scenarios: doses, terms of the physics, and a map of failures over two parameters."""
+"""Plot scenarios: success over doses, ablations of physical effects, a map of failures over two parameters."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def dose_response(
     crossing: tuple[float, float] | None = None,
     by_ratio: bool = False,
 ) -> Figure:
-    """Success rate up, dose across, with exact intervals; a line where nothing was changed.
+    """Plot the success rate over the dose of a change, with intervals; a line marks the rate without the change.
 
     Args:
-        doses: ``(n,)`` in ascending order.
-        rates: success rates.
-        ends: lower and upper ends of their intervals.
-        base: the success rate without the change.
-        title: of the axis of doses.
-        crossing: doses between which half of the worlds turn.
-        by_ratio: whether doses are drawn by their logarithm.
+        doses: doses ``(n,)`` in ascending order.
+        rates: success rates, ``(n,)``.
+        ends: lower and upper limits of their intervals, ``(n,)`` each.
+        base: success rate without the change.
+        title: title of the axis of doses.
+        crossing: the two doses between which the outcome of half of the worlds flips.
+        by_ratio: whether the axis of doses is logarithmic.
     """
     at = np.asarray(doses, dtype=np.float64)
     values = fitting(rates, len(at), "rates")
@@ -61,13 +61,13 @@ def dose_response(
 
 
 def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, ArrayLike], enough: ArrayLike) -> Figure:
-    """What each term of the physics does to success, a row each, the most needed on top.
+    """Plot the effect of each physical term on the success rate, a row per term, from the top.
 
     Args:
-        names: ``n`` terms.
-        needed: success gained without the term, with the ends of its intervals.
-        ends: of the intervals.
-        enough: success lost with the term alone.
+        names: names of ``n`` terms.
+        needed: success rate gained without the term, ``(n,)``.
+        ends: lower and upper limits of the intervals of ``needed``, ``(n,)`` each.
+        enough: success rate lost with the term alone, ``(n,)``.
     """
     n, rows, figure = len(names), np.arange(len(names)), new_figure()
     gained = fitting(needed, n, "differences")
@@ -96,11 +96,11 @@ def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, Ar
 
 
 def failure_map(odds: NDArray[np.float64], axes: Sequence[str]) -> Any:
-    """Cells by how improbable their most probable failure is; NaN cells stay empty.
+    """Plot a heat map of the improbability ½ z² of the most probable failure in each cell; NaN cells stay empty.
 
     Args:
-        odds: ``(n, n)``, first axis along x.
-        axes: names of both.
+        odds: ½ z² of each cell, ``(n, n)``; the first axis is horizontal.
+        axes: names of both parameters.
     """
     figure, count = new_figure(), len(odds)
     places = [f"{100 * i // count}–{100 * (i + 1) // count} %" for i in range(count)]

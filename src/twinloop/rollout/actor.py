@@ -1,4 +1,4 @@
-"""Protocol for the source of commands in a batch: a task's expert, a policy, or another actor."""
+"""Define the source of commands in a batch: a task's expert, a policy, or another actor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class EpisodeStart:
 
 
 class Actor(Protocol):
-    """An actor; ``name`` is stored in the provenance and changes whenever its commands may change."""
+    """Source of commands; ``name`` is stored in the provenance and changes whenever its commands may change."""
 
     @property
     def name(self) -> str:
@@ -56,5 +56,5 @@ class ExpertActor:
         return self.task.expert_version
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """See `Actor`."""
+        """Return the task's expert for the initial states of these worlds."""
         return self.task.expert(worlds.initial)

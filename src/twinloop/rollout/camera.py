@@ -1,9 +1,9 @@
-"""A twin's camera from its parameters: the views to render, their times, and the resulting images.
+"""Build a twin's camera from its parameters: the views to render, their times, and the resulting images.
 
-A renderer draws pinhole views at the camera's pose, wide enough for its lens (`sensors.camera.view`), at times between
+A renderer draws pinhole views at the camera's pose, wide enough for its lens (`sensors.camera.remap`), at times between
 the exposures of the first and the last row (`sensors.camera.shutter`). The lens distorts each of these subframes, the
 shutter combines them to one image of light, and the sensor develops it (`sensors.camera.chain`). The image at a control
-step is the newest one that was taken and delivered by then (`sensors.camera.capture`).
+step is the newest one that was taken and delivered by then.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _GRANULE = 32  # pixels
 
 @dataclass(frozen=True, kw_only=True)
 class TwinCamera:
-    """One camera sensor of a twin in one world.
+    """Camera sensor of a twin in one world.
 
     ``camera`` is the model's camera; ``target`` is the pinhole of the images without lens distortion, ``view`` the
     wider pinhole that is rendered.
@@ -71,7 +71,7 @@ class TwinCamera:
         """Make the camera of one world.
 
         Args:
-            world: its parameters, one row, with the seed path if there are random effects.
+            world: parameters of the world, one row, with the seed path if there are random effects.
             sensor: the name among the twin's sensors.
             height, width: size of the images in pixels.
             model: a variant of the twin's model, such as the one with textures.
@@ -100,7 +100,7 @@ class TwinCamera:
 
     @cached_property
     def remap(self) -> Remap:
-        """Position in the view of each pixel behind the lens."""
+        """Map from each pixel behind the lens to its position in the view."""
         return Remap.of(self.lens, self.view, self.target)
 
     def view_fields(self, model: mujoco.MjModel, fields: Fields) -> dict[str, NDArray]:

@@ -34,7 +34,7 @@ def subframes_needed(pixels: float, most: int) -> int:
 
 
 class ImageMotion:
-    """Measurement of motion in the images of one camera."""
+    """Motion meter for the images of one camera."""
 
     def __init__(self, model: mujoco.MjModel, camera: str) -> None:
         self._posed, self._camera = PosedScene(model), camera_ids(model, [camera])[camera]
@@ -45,7 +45,7 @@ class ImageMotion:
         self._points = (middle[:, None] + half[:, None] * _LATTICE).reshape(-1, 3)  # in the geoms' axes
 
     def pixels(self, states: SceneStates, fields: Fields, view: Intrinsics) -> float:
-        """Return the largest motion in view between the first and the last state, in pixels.
+        """Return the largest motion in the view between the first and the last state, in pixels.
 
         It is measured at points of the geoms' bounding boxes, at surface points hit by a grid of rays, and, for distant
         objects, from the rotation of the camera.
@@ -140,7 +140,7 @@ class CameraCaptures:
 
     @property
     def _moves(self) -> bool:
-        """Whether anything can move during an exposure."""
+        """Return whether anything can move during an exposure."""
         model = self.camera.model
         return self._most > 1 and (self.camera.shutter.skew > 0.0 or model.exposure_time > 0.0)
 
@@ -162,7 +162,7 @@ class CameraCaptures:
         return self._sensor.develop(light[None], time=[time], numbers=[number])[0]
 
     def stages(self, light: NDArray[np.float32], time: float) -> list[tuple[str, NDArray[np.uint8]]]:
-        """Return one capture of light on the sensor after each stage, by the stage's name; `Camera.steps`."""
+        """Return one capture of light after each stage, by the stage's name; see `CameraPipeline.steps`."""
         return next(self._sensor.steps(light[None], time=[time], numbers=[self._number + 1]))
 
     def light(self, time: float) -> NDArray[np.float32]:

@@ -34,8 +34,8 @@ def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> d
     """Return the tables of an episode's steps, as ``commit_block`` takes them.
 
     Args:
-        wanted: ``contacts`` gives ``annotations/contacts`` and ``annotations/forces``, ``joints`` gives
-            ``annotations/joints``; other names are ignored. See `dataset.annotations` for the columns.
+        wanted: names of annotations: ``contacts`` gives ``annotations/contacts`` and ``annotations/forces``,
+            ``joints`` gives ``annotations/joints``; others are ignored. See `dataset.annotations` for the columns.
 
     Raises:
         InputError: another twin made the episode, or the episode lacks required data.

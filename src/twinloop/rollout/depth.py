@@ -131,8 +131,8 @@ def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
 
 
 def frame_chance(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
-    """Return a random generator for each frame or scan of a sensor, of worlds ``(1,)`` or ``(n,)``."""
-    seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
+    """Return a random generator for each frame or scan of a sensor; the table has one world, or one per frame."""
+    seeds = table.seed_path(f"Noise and losses of {sensor} happen")
     episodes, attempts = (np.broadcast_to(part, frames.shape) for part in (seeds.episodes, seeds.attempts))
     return [
         generator(seeds.run_seed, f"sensor/{sensor}/{attempt}/{frame}", int(episode))

@@ -69,7 +69,7 @@ class BatchResult:
 
     @property
     def success(self) -> NDArray[np.bool_]:
-        """Worlds that ended in success and stayed valid."""
+        """Worlds that ended in success and stayed valid, ``(nworld,)``."""
         return self.held[:, -1] & self.trajectories.valid
 
     def episode(self, world: int) -> SimEpisode:
@@ -151,7 +151,7 @@ def run_batch(
         attempt: number of the attempt at these episodes.
         backend: backend that runs the worlds; by default ``threads`` on every core.
         actor: chooses the commands; by default the task's expert.
-        initial: initial states instead of the task's reset, such as `PinnedWorld.beginning`.
+        initial: initial states instead of the task's reset, such as those of `PinnedWorld.beginning`.
         record: derived MjData fields to keep in ``trajectories.records``, one physics step behind the state.
         units: units of observation and action; by default the twin's.
         config_hash, versions, extra: further entries of the provenance.

@@ -41,9 +41,9 @@ COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
     "range": (pa.float32(), "m"),
     "intensity": (pa.float32(), "strength of the return in 1/m²: 1 of a white surface met head-on at 1 m"),
     "line": (pa.int16(), "of the beam, from 0"),
-    "body": (pa.int32(), "id of the body that was met: truth, which no device knows"),
+    "body": (pa.int32(), "id of the body that was hit: ground truth, which a real device does not report"),
 }
-"""Columns of a lidar's table, with types and meanings."""
+"""Columns of a lidar's table, with their types and meanings."""
 
 
 def lidar_scans(twin: Twin, episode: SimEpisode, sensor: str, *, caster: str = "auto") -> pa.Table:
@@ -100,7 +100,7 @@ def lidar_model(twin: Twin, table: ParamTable, sensor: str) -> tuple[Lidar, Beam
 
 @dataclass(frozen=True, kw_only=True)
 class _ResteppedWorld:
-    """An episode recomputed between its control steps: times, poses and brightness."""
+    """An episode recomputed between its control steps: times, poses and reflectivity."""
 
     twin: Twin
     table: ParamTable
@@ -141,7 +141,7 @@ class _ResteppedWorld:
 
 @dataclass(frozen=True, kw_only=True)
 class _LidarDevice:
-    """A lidar at its site: the site's pose in its body, and the device clock's time at the start of the episode."""
+    """A lidar at its site: the site's pose in its body, and the device clock at the start of the episode, in s."""
 
     pattern: BeamPattern
     sensor: str
@@ -154,7 +154,7 @@ class _LidarDevice:
     def of(cls, twin: Twin, table: ParamTable, sensor: str) -> _LidarDevice:
         pattern = lidar_model(twin, table, sensor)[1]
         site = twin.model.site(twin.spec.sensors[sensor].site or sensor)
-        seeds = table.seed_path(f"What {sensor} loses and mistakes happens")
+        seeds = table.seed_path(f"Noise and losses of {sensor} happen")
         share = seeds.uniforms(f"sensor/{sensor}/began")[0, 0]
         return cls(
             pattern=pattern,

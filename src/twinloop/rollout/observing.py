@@ -22,7 +22,7 @@ from twinloop.twin import Twin
 
 Observation = dict[str, NDArray[Any]]
 Photograph = Callable[[NDArray[np.float64], ParamTable], Mapping[str, NDArray[np.uint8]]]
-"""Function that takes images ``(k, height, width, 3)`` by camera, from states ``(k, nstate)`` and parameters."""
+"""Function that returns images ``(k, height, width, 3)`` by camera, from states ``(k, nstate)`` and parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,9 +47,9 @@ PERFECT = TrackerNoise()
 
 
 class WorldObserver:
-    """Observations of worlds that run under one controller: joint readings, tracked objects, images.
+    """Observer of worlds that run under one controller: joint readings, tracked objects, images.
 
-    An observation contains what is available when its step's command is due. Readings pass the same stages as in a
+    An observation contains all data available when its step's command is due. Readings pass the same stages as in a
     dataset (`rollout.sensing.joint_readings`), so that a policy gets the same observations as in training.
 
     Args:

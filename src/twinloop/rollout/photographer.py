@@ -1,4 +1,4 @@
-"""Take images of running worlds, each with its own drawn appearance."""
+"""Render images of running worlds, each with its own drawn appearance."""
 
 from __future__ import annotations
 

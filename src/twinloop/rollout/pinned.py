@@ -1,4 +1,4 @@
-"""A world with everything needed to run it again, with the same or another actor.
+"""Store one world with everything that is needed to run it again, with the same or another actor.
 
 An episode is reset from a seed. A pinned world is stored: its twin and task, every parameter, its initial state, its
 random effects, the issued commands, and the outcome. `PinnedWorld.beginning` makes worlds like it: first the world
@@ -54,7 +54,7 @@ class PinnedWorld:
     Attributes:
         name: name of the scenario and of its folder.
         twin, task: arguments of `load_twin` and `open_task`.
-        twin_hash: hash of the twin that it was pinned on; another version is refused, see `rebased`.
+        twin_hash: hash of the twin on which it was pinned; another version is refused, see `rebase`.
         params: every parameter of the world, one row, with those that change at every control step.
         initial: initial state, one world.
         run_seed, episode, attempt: determine the random effects in the world.
@@ -64,8 +64,8 @@ class PinnedWorld:
         readings: ``(n,)`` first encoder readings in SI units, for a world reconstructed from a log: each draw's
             encoders convert them to joint positions. None if the true joint positions are known.
         draws: further rows of ``params`` for uncertain parameters, ``(ndraw, nparam)``; None if all are known.
-        departs: parameters that differ from the twin's nominal values. The others are the twin's, and change with it.
-        meaning: why it is stored, for people; the only field to edit by hand.
+        departs: parameters that differ from the twin's nominal values. All others follow the twin.
+        meaning: why it is stored, as text; the only field to edit by hand.
         evidence: measurements of it (how often it fails, with which actor), plain values; see `scenario`.
     """
 
@@ -244,7 +244,7 @@ class PinnedWorld:
 
     @property
     def departures(self) -> dict[str, float]:
-        """Return the values of the parameters that differ from nominal, by name."""
+        """Values of the parameters that differ from nominal, by name."""
         row = self.params.row(0)
         return {name: row[name] for name in self.departs}
 
@@ -266,7 +266,7 @@ class PinnedWorld:
     def _as_read(
         self, twin: Twin, table: ParamTable, initial: InitialState, readings: NDArray[np.float64]
     ) -> InitialState:
-        """Set joints so that each world's encoders give the first readings; the command is the log's."""
+        """Set joints such that each world's encoders give the first readings; the command is that of the log."""
         offset, scale = twin.column(table, "sensor", "offset"), twin.column(table, "sensor", "scale")
         qpos = initial.qpos.copy()
         qpos[:, twin.joint_qpos] = encoder_command(readings[None], offset, scale)

@@ -27,7 +27,7 @@ from twinloop.twin.spec import describe
 
 SCENARIO, ARRAYS = "scenario.yaml", "arrays.npz"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.IGNORECASE)
-_MOST_BYTES = 2**28  # of all arrays unpacked: a minute of a humanoid's commands and a thousand draws are 1 % of it
+_MOST_BYTES = 2**28  # unpacked arrays: a minute of a humanoid's commands and a thousand draws are 1 % of it
 _STEPS = "steps/"
 
 
@@ -55,7 +55,7 @@ class _Origin(_Strict):
 
 
 class _ScenarioFile(_Strict):
-    """``scenario.yaml``."""
+    """Schema of ``scenario.yaml``."""
 
     schema_: Literal[1] = Field(alias="schema")
     name: str
@@ -254,8 +254,8 @@ class Rebased:
 def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
     """Return the same world on another version of its twin.
 
-    Parameters that differ from nominal in the world keep their values; all others take the new twin's. Joints start
-    where they did. Objects, and the command before the first, are where the task's reset puts them now.
+    Parameters that differ from nominal in the world keep their values; all others take the new twin's. Joints
+    keep their initial positions. Objects, and the command before the first, are those of the task's present reset.
 
     Raises:
         InputError: the twin lacks parameters of the world, their values are outside its bounds, or its state layout

@@ -86,7 +86,7 @@ class PolicyActor:
         return f"policy {self.policy.hash}{'' if self.domain is None else f', domain {self.domain}'}{more}"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """See `Actor`."""
+        """Return a controller that observes these worlds and runs the policy."""
         contract = self.policy.contract
         acting = PolicyLoop(
             self.policy,

@@ -27,7 +27,7 @@ from twinloop.simulate.drive_stages import COPPER
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
 
-_SAME_MOMENT = 1e-9  # s; a clock's moments and the sums of physics steps differ by round-off
+_SAME_MOMENT = 1e-9  # s; round-off between times of a clock and sums of physics steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,7 +151,7 @@ def reporting_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]
     """Return the requested sensors in the twin's order.
 
     Args:
-        asked: their names, or ``all``.
+        asked: names of sensors, or ``all``.
 
     Raises:
         UnknownNameError: the twin has no sensor of that name.

@@ -28,7 +28,7 @@ class ReplayStates:
 
     @property
     def identical(self) -> bool:
-        """Whether all bits are equal."""
+        """Return whether replayed and recorded states are equal bit for bit."""
         return self.states.tobytes() == self.recorded.tobytes()
 
     @property

@@ -40,8 +40,8 @@ def joint_readings(
             own clock, latency, lag or noise.
 
     Raises:
-        InputError: they are needed and not given, there is noise in a table without seeds, or a filter's lag changes at
-            every control step.
+        InputError: needed velocities or times are missing, there is noise in a table without seeds, or a filter's lag
+            changes at every control step.
     """
     true = qpos[..., twin.encoder_qpos]
     if not _has_history(twin, params):
@@ -134,7 +134,7 @@ def _encoded(
 def _encoded_alike(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Return the same for encoders with constant parameters."""
+    """Return the encoder readings for encoders with constant parameters."""
     return encoder_reading(
         true,
         twin.column(params, "sensor", "offset"),
@@ -145,7 +145,7 @@ def _encoded_alike(
 
 
 class JointReadings:
-    """`rollout.sensing.joint_readings` step by step, for worlds that restart one by one.
+    """Joint readings as in `joint_readings`, step by step, for worlds that restart one by one.
 
     Readings with latency or per-step noise need the episode's past. It is kept if the parameters need it; each step
     then processes the whole past.

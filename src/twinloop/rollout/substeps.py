@@ -214,8 +214,8 @@ class Restepper:
         They equal those of the simulation bit for bit if it computed in float64, as in the first physics step of each.
 
         Args:
-            see: called with the number of the step, the model with its fields at that step, and the data; model and
-                data are overwritten for the next step.
+            see: function called with the number of the step, the model with its fields at that step, and the data;
+                model and data are overwritten for the next step.
             steps: numbers of control steps in ascending order; None for all.
 
         Raises:

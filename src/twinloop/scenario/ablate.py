@@ -1,4 +1,4 @@
-"""Find the physical effects that a failure needs: each switched off alone, and all but each.
+"""Find the physical effects that a failure needs: switch off each alone, and all but each.
 
 Switching off a term sets its parameters to neutral values: values at which the effect is absent, or the twin's nominal
 value if nothing works without the parameter (a mass, a gain, a size); the latter compares the world with the twin. A
@@ -30,7 +30,7 @@ class AblationTerm:
     neutral: Mapping[str, float]
 
     def acts(self, table: ParamTable) -> list[str]:
-        """Return its parameters that differ from neutral in some world."""
+        """Return the parameters of the term that differ from their neutral values in some world."""
         values = {name: table.steps.get(name, table[name]) for name in self.neutral}
         return [name for name, found in values.items() if (found != self.neutral[name]).any()]
 
@@ -94,7 +94,7 @@ def terms_table() -> str:
 
 
 def _few(kinds: Sequence[Quantity]) -> str:
-    """Return the first patterns of a term; the declarations have the others."""
+    """Return up to three patterns of a term with their neutral values, as Markdown text."""
     said: list[str] = []
     for value in dict.fromkeys(kind.neutral for kind in kinds):
         shown = "nominal" if value is None else f"{value:g}"
@@ -167,7 +167,7 @@ def ablate(
     Terms are ranked by the gain of success without them, then by the loss with them alone.
 
     Args:
-        attempt: tries the worlds with given parameters, with the same worlds and random draws every time.
+        attempt: function that tries the worlds with given parameters; worlds and random draws are always the same.
         base: outcomes of the unchanged worlds.
         own: parameters of the unchanged worlds.
         terms: terms to switch off; those that are neutral in every world are skipped.

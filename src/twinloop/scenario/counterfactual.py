@@ -1,4 +1,4 @@
-"""Change one parameter of a scenario: success with and without the change, in the same worlds."""
+"""Change one parameter of a scenario, and compare success with and without the change in the same worlds."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class ParameterChange:
 
     @property
     def text(self) -> str:
-        """The change as it was given, without doses."""
+        """The change in the form of `parse_what`, without doses."""
         return f"{self.pattern}{_MARKS[self.op]}"
 
     @property
     def unit(self) -> str:
-        """Suffix of a dose's number."""
+        """Suffix of a dose in text: × for a factor, otherwise empty."""
         return {"set": "", "scale": "×", "shift": ""}[self.op]
 
     def values(self, table: ParamTable, dose: float) -> dict[str, NDArray[np.float64]]:
@@ -194,7 +194,7 @@ def contrast(
 
 
 def adjusted(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
-    """Return the effects with p-values adjusted for their number."""
+    """Return the effects with p-values adjusted for their number by Holm's method."""
     values = holm([one.p_value for one in contrasts]) if contrasts else []
     return [replace(one, p_adjusted=float(p)) for one, p in zip(contrasts, values, strict=True)]
 
@@ -211,7 +211,7 @@ def counterfactual(
     """Compare every dose of every change with the unchanged worlds.
 
     Args:
-        attempt: tries the worlds with given parameters.
+        attempt: function that tries the worlds with given parameters.
         base: outcomes of the unchanged worlds.
         own: parameters of the unchanged worlds.
         whats: the changes.

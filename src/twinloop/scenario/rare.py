@@ -109,7 +109,7 @@ class FailureMap:
 
     @classmethod
     def of(cls, axes: tuple[int, int], seen: ScoredPoints) -> FailureMap:
-        """Return the archive of simulated worlds."""
+        """Create the map of simulated worlds."""
         archive = cls(axes=axes, seen=seen)
         archive._enter(np.arange(len(seen)))
         return archive
@@ -180,7 +180,7 @@ def map_axes(
     """Return the two axes of the map: those in ``asked``, then those with the failures farthest from the centre.
 
     Raises:
-        UnknownNameError: nothing draws this axis.
+        UnknownNameError: the plan draws no axis of that name.
     """
     for name in asked:
         if name not in names:
@@ -205,7 +205,7 @@ _FEWEST = 4  # least draws of a mode
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPoints:
-    """Results of points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
+    """Results of worlds at points ``z`` ``(n, d)``: ``score`` ``(n,)``, lower is worse, and whether each ``failed``.
 
     ``lost`` worlds diverged: they do not count as failures, and their number is reported with a rate.
     """
@@ -267,7 +267,7 @@ def failure_rate(try_: Try, axes: int, search: SearchOptions, *, level: float = 
     """Search for failures, and estimate their rate under the plain distribution.
 
     Args:
-        try_: runs worlds.
+        try_: function that runs worlds.
         axes: number of axes of a world.
         search: options of the search.
         level: confidence level of the interval.

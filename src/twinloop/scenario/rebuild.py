@@ -33,7 +33,7 @@ def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
     """Raise an error if the scene cannot be rebuilt: the twin cannot place an object, or clutter is not in the log.
 
     Raises:
-        InputError: an object or clutter is missing; the message has the place to declare it.
+        InputError: an object or clutter is missing; the message names the place to declare it.
     """
     things = dict.fromkeys(name.removesuffix(".x") for name in names if name.endswith(".x"))
     lost = [thing for thing in things if thing not in _ROBOTS and f"object/{thing}/position/x" not in twin.params]

@@ -38,7 +38,7 @@ class RegressionVerdict:
 
     @property
     def fails(self) -> bool:
-        """Whether it fails a build."""
+        """Whether a build must fail: regressed, gone or refused."""
         return self.word in ("regressed", "gone", "refused")
 
     def to_json(self, level: float) -> dict[str, Any]:

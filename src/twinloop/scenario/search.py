@@ -47,7 +47,7 @@ class FixedPointDesign:
 
 
 class PlanSearch:
-    """Runs worlds of a plan at points ``z`` ``(n, d)`` of independent standard normals; see `scenario.rare.Try`.
+    """Simulator of a plan's worlds at points ``z`` ``(n, d)`` of independent standard normals (`scenario.rare.Try`).
 
     The score of a failed world is the task's progress, in [0, 1]. The score of a successful world is 1 plus the share
     of the episode during which success already lasted at its end: a late success is nearest to a failure. Random draws

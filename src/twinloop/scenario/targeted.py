@@ -1,4 +1,4 @@
-"""Ranges for data around a failure: a box around its parameters and places, within physical bounds."""
+"""Compute ranges for data around a failure: a box around its parameters and places, within physical bounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sensor errors as functions from arrays to arrays, independent of the source of the ideal reading."""
+"""Compute sensor errors as functions from arrays to arrays, independent of the source of the ideal reading."""
 
 from twinloop.sensors.sampling import hermite, newest_sample
 from twinloop.sensors.servo import STS3215_RESOLUTION, encoder_command, encoder_reading

@@ -1,4 +1,4 @@
-"""Loops over pixels, compiled by numba if it is installed; the only module that uses numba.
+"""Compile loops over pixels with numba if it is installed; the only module that uses numba.
 
 A kernel is a plain function of numbers and arrays that computes the rows ``first`` to ``last`` of an image. It releases
 the interpreter lock, so that `over_rows` uses every core with threads; numba's parallel loops would abort a process
@@ -21,17 +21,17 @@ import numpy as np
 
 from twinloop.core.pool import cores
 
-_LEAST_ROWS = 16  # to a thread; starting one costs about as much as these
+_LEAST_ROWS = 16  # per thread; starting a thread costs about as much as computing these
 
 
 @cache
 def has_numba() -> bool:
-    """Whether kernels can be compiled here (``pip install 'twinloop[fast]'``); without it callers go another way."""
+    """Return whether kernels can be compiled here (``pip install 'twinloop[fast]'``); callers work without it."""
     return find_spec("numba") is not None
 
 
 class CompiledFunction:
-    """A function that becomes machine code when it is first called; the code is kept on disk.
+    """A function that is compiled to machine code when it is first called; the code is cached on disk.
 
     It may call other compiled functions. ``plain`` is the function as written.
     """
@@ -42,12 +42,12 @@ class CompiledFunction:
         self.__doc__ = function.__doc__
 
     def __call__(self, *arguments: Any) -> Any:
-        """The function's value."""
+        """Return the function's value, computed in machine code."""
         return self.machine()(*arguments)
 
     @cached_property
     def stamp(self) -> str:
-        """A digest of the compiled code: its instructions, the numbers it names, and compiled functions it calls."""
+        """Digest of the compiled code: its instructions, the numbers it names, and the compiled functions it calls."""
         code, known = self.plain.__code__, self.plain.__globals__
         parts = [code.co_code, repr([value for value in code.co_consts if not isinstance(value, CodeType)])]
         for name in code.co_names:
@@ -62,14 +62,14 @@ class CompiledFunction:
         return hashlib.blake2b(whole, digest_size=8).hexdigest()
 
     def machine(self) -> Callable[..., Any]:
-        """What numba makes of it."""
+        """Return the function compiled by numba."""
         if self._machine is None:
             self._machine = _compile(self.plain, self.stamp)
         return self._machine
 
 
 def compiled(function: FunctionType) -> CompiledFunction:
-    """Mark a function of numbers and arrays for compilation; numba is imported when it is first called."""
+    """Mark a function of numbers and arrays for compilation; numba is imported at its first call."""
     return CompiledFunction(function)
 
 
@@ -81,11 +81,11 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
         if isinstance(names.get(name), CompiledFunction):
             names[name] = names[name].machine()
     function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
-    # Numba takes code from the disk by this name and by the time of this one file: what comes from others counts too.
+    # Numba finds cached code by this name and by the time of this file alone; the stamp also covers other files.
     function.__qualname__ = f"{plain.__qualname__}_{stamp}"
     try:
         return njit(nogil=True, error_model="numpy", cache=True)(function)
-    except RuntimeError:  # there is no folder that it may keep code in
+    except RuntimeError:  # no folder is writable for its cache
         return njit(nogil=True, error_model="numpy")(function)
 
 

@@ -1,4 +1,4 @@
-"""Model what sensors do to a signal over time: lag, stiction, clipping, counts, random walks and bias instability."""
+"""Model sensor effects on a signal over time: lag, stiction, clipping, counts, random walks and bias instability."""
 
 from __future__ import annotations
 
@@ -7,23 +7,23 @@ import math
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-_EVEN = 1e-9  # relative difference of what round-off makes of equal time steps
+_EVEN = 1e-9  # relative round-off of equal time steps
 
 
 def low_pass(
     time: ArrayLike, values: ArrayLike, bandwidth: ArrayLike, *, ends: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """What a first-order low-pass makes of a signal that is linear between its points; exact at any spacing.
+    """Return a signal, linear between its points, after a first-order low-pass filter; exact at any spacing.
 
-    T dy/dt = u − y with T = 1/(2π · bandwidth). Before its first point the signal stood still.
+    T dy/dt = u − y with T = 1/(2π · bandwidth). Before its first point the signal is constant.
 
     Args:
         time: ``(…, n)`` in s, not decreasing.
         values: ``(…, n, k)``.
-        bandwidth: frequency in Hz at which half the power is left, of the shape before ``n`` or a number; 0: no
+        bandwidth: frequency in Hz at which half of the power remains, of the shape before ``n`` or a number; 0: no
             filter.
-        ends: what the signal had come to at each point where it jumps there to ``values``, ``(…, n, k)``; it came from
-            rest at the first of them.
+        ends: the signal just before each point, if it jumps there to ``values``, ``(…, n, k)``; before the first point
+            it is constant.
 
     Returns:
         Values ``(…, n, k)``; without a filter, ``ends``.
@@ -38,7 +38,7 @@ def low_pass(
     step = np.diff(at, axis=-1)
     part = np.divide(step, lag, out=np.full(step.shape, np.inf), where=lag > 0.0)
     decay = np.exp(-part)
-    # Share of the step's end in what is new: 1 − T/h (1 − exp(−h/T)), whose limit for short steps is h/2T.
+    # Weight of the step's end in the input: 1 − T/h (1 − exp(−h/T)), whose limit for short steps is h/2T.
     short = part < 1e-6
     share = np.where(short, 0.5 * part, 1.0 - np.divide(1.0 - decay, part, out=np.zeros_like(part), where=~short))
     early = (1.0 - decay) - share
@@ -52,9 +52,9 @@ def low_pass(
 def _followed(
     first: NDArray[np.float64], fresh: NDArray[np.float64], decay: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
+    """Return the steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
     if len(decay) and np.ptp(decay) <= _EVEN * decay[0]:  # steps that differ by round-off alone
-        from scipy.signal import lfilter  # takes longer to load than all else that a worker needs
+        from scipy.signal import lfilter  # takes longer to load than everything else in a worker
 
         rest, _ = lfilter([1.0], [1.0, -decay[0]], fresh, axis=0, zi=decay[0] * first)
         return np.concatenate([first, rest])
@@ -65,9 +65,9 @@ def _followed(
 
 
 def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) -> NDArray[np.float64]:
-    """Standard normal numbers as the same low-pass, sampled, leaves them: y = a y + (1 − a) n, a = exp(−2π B Δt).
+    """Return standard normal numbers after the same low-pass, sampled: y = a y + (1 − a) n, a = exp(−2π B Δt).
 
-    Slow noise keeps its density, and the deviation falls with the bandwidth. It begins in its steady state.
+    Slow noise keeps its density, and the deviation falls with the bandwidth. The filter begins in its steady state.
 
     Args:
         normals: ``(…, n, k)``.
@@ -85,7 +85,7 @@ def low_pass_noise(normals: ArrayLike, period: ArrayLike, bandwidth: ArrayLike) 
 
 
 def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sums y = decay · y + u along the axis before the last, from 0; ``values`` ``(…, n, k)``, ``decay`` ``(…)``."""
+    """Return sums y = decay · y + u over ``n``, from 0: ``values`` u ``(…, n, k)``, ``decay`` ``(…)``."""
     from scipy.signal import lfilter  # as above
 
     result = np.empty_like(values)
@@ -95,10 +95,10 @@ def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDA
 
 
 def play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
-    """A signal behind a play of ``width`` from flank to flank (Prandtl's play operator), for hysteresis.
+    """Return a signal after a play of ``width`` from flank to flank (Prandtl's play operator), for hysteresis.
 
-    It begins in the middle of the play and follows only when a flank is reached: a signal that turns round shows
-    ``width`` of hysteresis.
+    It begins in the middle of the play and follows only when a flank is reached: a signal that reverses shows ``width``
+    of hysteresis.
 
     Args:
         values: ``(…, n, k)``.
@@ -117,7 +117,7 @@ def play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
 
 
 def digitized(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[np.float64]:
-    """A signal that saturates at ± ``limit`` and is then rounded to multiples of ``step``; 0: it does neither.
+    """Return a signal clipped at ± ``limit`` and then rounded to multiples of ``step``; 0 omits either.
 
     All three broadcast with each other.
     """
@@ -132,16 +132,16 @@ def digitized(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[n
 # within 7 % of 1/f, and an Allan deviation within 4 % of flat, from 0.02 s to 500 s, as
 # tests/sensors/test_sensors_imu.py shows.
 FLICKER_TIMES = (0.001, 0.01, 0.1, 1.0, 10.0, 100.0, 1000.0, 10000.0)
-# Ratio of the bottom of an Allan deviation to IEEE 952's bias instability B: √(2 ln 2/π).
+# Ratio of the minimum of an Allan deviation to IEEE 952's bias instability B: √(2 ln 2/π).
 ALLAN_FLOOR = math.sqrt(2.0 * math.log(2.0) / math.pi)
 
 
 def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -> NDArray[np.float64]:
-    """A random walk from 0 whose variance grows by coefficient² each second.
+    """Return a random walk from 0 whose variance grows by coefficient² each second, ``(…, n, k)``.
 
     Args:
-        normals: independent standard normal numbers ``(…, n, k)``; the first of them moves nothing.
-        period: between samples in s, and ``coefficient`` in units/√s, of the shape before ``n`` or numbers.
+        normals: independent standard normal numbers ``(…, n, k)``; the first of them has no effect.
+        period: time between samples in s, and ``coefficient`` in units/√s, of the shape before ``n`` or numbers.
     """
     steps = np.array(normals, dtype=np.float64)
     scale = np.asarray(coefficient, dtype=np.float64) * np.sqrt(np.asarray(period, dtype=np.float64))
@@ -152,15 +152,16 @@ def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -
 def flicker(normals: ArrayLike, period: ArrayLike, instability: ArrayLike) -> NDArray[np.float64]:
     """Return flicker noise of bias instability B (IEEE 952): power density B²/2πf, Allan deviation 0.664 B, flat.
 
-    It is a sum of independent first-order Gauss–Markov processes with correlation times a factor r apart and equal
-    variances B² ln r/π: their densities 2σ²τ/(1 + (2πfτ)²) then add up to B²/2πf. They begin in their steady state.
+    It is a sum of independent first-order Gauss–Markov processes with correlation times in ratios r and equal variances
+    B² ln r/π: their densities 2σ²τ/(1 + (2πfτ)²) then add up to B²/2πf. They begin in their steady state.
 
     Args:
         normals: independent standard normal numbers ``(…, n, k, len(FLICKER_TIMES))``.
-        period: between samples in s, and ``instability`` B in the signal's unit, of the shape before ``n`` or numbers.
+        period: time between samples in s, and ``instability`` B in the signal's unit, each of the shape before ``n``,
+            or numbers.
 
     Returns:
-        ``(…, n, k)``.
+        Noise ``(…, n, k)``.
     """
     numbers = np.asarray(normals, dtype=np.float64)
     shape = numbers.shape[:-3]

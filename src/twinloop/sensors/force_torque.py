@@ -1,11 +1,11 @@
-"""A six-axis force/torque sensor: what its strain gauges make of the wrench that acts on it.
+"""Compute the readings of a six-axis force/torque sensor from the wrench that acts on it.
 
 Of the true load u, three forces and three torques in the sensor's axes, filtered to its bandwidth, it reports
 
     y = C · play(u) + b + w + n,
 
-saturated and counted: C couples each component to the others and errs in scale, the play is the hysteresis of its
-flexures, b the reading without load, w a random walk of it, n white noise of every sample.
+saturated and counted: C couples each component to the others and has scale errors, the play is the hysteresis of its
+flexures, b is the reading without load, w a random walk of it, n white noise of every sample.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.sensors.filters import digitized, play, random_walk
 
 COMPONENTS = ("force_x", "force_y", "force_z", "torque_x", "torque_y", "torque_z")
-CHANCE = 2 * len(COMPONENTS)  # standard normal numbers that one sample takes
-COUPLINGS = len(COMPONENTS) * (len(COMPONENTS) - 1)  # uniform numbers that tell one specimen from another
+CHANCE = 2 * len(COMPONENTS)  # standard normal numbers per sample
+COUPLINGS = len(COMPONENTS) * (len(COMPONENTS) - 1)  # uniform numbers that distinguish one unit from another
 
 
 @dataclass(frozen=True, kw_only=True)
 class ForceTorque:
-    """Quantities of a sensor in one world, or in each, ``(nworld,)``; the default is an ideal one.
+    """Quantities of a sensor in one world, or in each, ``(nworld,)``; the default is an ideal sensor.
 
     They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
@@ -63,7 +63,7 @@ class ForceTorque:
 
     @property
     def by_chance(self) -> bool:
-        """Whether any reading depends on chance."""
+        """Return whether any reading is random."""
         names = [f"{kind}_noise_{axis}" for kind in ("force", "torque") for axis in "xyz"]
         names += ["force_walk", "torque_walk", "crosstalk"]
         return any(np.any(np.asarray(getattr(self, name)) > 0) for name in names)
@@ -77,10 +77,10 @@ class ForceTorque:
         return np.stack(np.broadcast_arrays(*(getattr(self, name) for name in names)), axis=-1).astype(np.float64)
 
     def coupling(self, uniform: ArrayLike | None) -> NDArray[np.float64]:
-        """The matrix C, ``(…, 6, 6)``.
+        """Return the matrix C, ``(…, 6, 6)``.
 
-        Every component reads of every other, both in parts of their ranges, a part between ∓ ``crosstalk``, fixed by
-        ``uniform`` ``(…, COUPLINGS)`` in (0, 1); a range of 0 counts as 1 N or 1 N·m.
+        Every component reads a share between ∓ ``crosstalk`` of every other, both relative to their ranges. ``uniform``
+        ``(…, COUPLINGS)`` in (0, 1) determines the shares. A range of 0 counts as 1 N or 1 N·m.
         """
         error, span = 1.0 + self.wrench("scale_error"), self.wrench("range")
         span = np.where(span > 0.0, span, 1.0)
@@ -105,9 +105,9 @@ def force_torque_readings(
     """Return a sensor's readings of samples of the filtered load.
 
     Args:
-        sensor: its quantities.
+        sensor: quantities of the sensor.
         load: forces and torques about its origin in its axes, ``(nworld, n, 6)`` in N and N·m.
-        period: between samples, ``(nworld,)`` or a number, in s.
+        period: time between samples, ``(nworld,)`` or a number, in s.
         chance: independent standard normal numbers from the first sample on, ``(nworld, n, CHANCE)``; None: neither
             noise nor drift.
         specimen: uniform numbers that determine the unit, ``(nworld, COUPLINGS)``; None: a unit without cross-talk.

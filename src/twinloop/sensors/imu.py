@@ -1,4 +1,4 @@
-"""Inertial measurement units: readings of gyroscopes and accelerometers from angular rates and specific forces.
+"""Compute readings of inertial measurement units from true angular rates and specific forces.
 
 For a true angular rate ω and specific force a in the unit's axes, filtered to its bandwidth, it reports
 
@@ -7,7 +7,7 @@ For a true angular rate ω and specific force a in the unit's axes, filtered to 
 clipped and quantized: S scale errors, M misalignments, b the bias of this power-up, G sensitivity to acceleration, n
 white noise, w the bias drift, a random walk and flicker noise.
 
-Noise is defined as in IEEE 952 and Kalibr: N, for which white noise of N/√Δt in samples Δt apart has the Allan
+Noise is defined as in IEEE 952 and Kalibr: N, for which white noise of N/√Δt in samples with spacing Δt has the Allan
 deviation N/√τ; K, for which the bias changes by K √Δt per sample and the Allan deviation rises as K √(τ/3); B, for
 which it is flat at 0.664 B. A data sheet's noise density D is one-sided, deviation = D √bandwidth: N = D/√2.
 """
@@ -23,15 +23,15 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.sensors.filters import FLICKER_TIMES, digitized, flicker, low_pass_noise, random_walk
 
 AXES = ("x", "y", "z")
-PAIRS = ("xy", "xz", "yx", "yz", "zx", "zy")  # axis that reads, axis that it should not feel
-CHANCE = 2 * len(AXES) * (2 + len(FLICKER_TIMES))  # standard normal numbers that one sample takes
+PAIRS = ("xy", "xz", "yx", "yz", "zx", "zy")  # axis that reads, axis that should have no effect on it
+CHANCE = 2 * len(AXES) * (2 + len(FLICKER_TIMES))  # standard normal numbers per sample
 
 Triad = Literal["gyro", "accel"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Imu:
-    """Quantities of a unit in one world, or in each, ``(nworld,)``; the default is an ideal one.
+    """Quantities of a unit in one world, or in each, ``(nworld,)``; the default is an ideal unit.
 
     They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
@@ -82,16 +82,16 @@ class Imu:
 
     @property
     def by_chance(self) -> bool:
-        """Whether any reading depends on chance."""
+        """Return whether any reading is random."""
         kinds = ("noise", "walk", "instability")
         return any(np.any(np.asarray(getattr(self, f"{triad}_{kind}")) > 0) for triad in Triads for kind in kinds)
 
     def vector(self, stem: str) -> NDArray[np.float64]:
-        """The x, y and z of a quantity, ``(…, 3)``."""
+        """Return the x, y and z of a quantity, ``(…, 3)``."""
         return np.stack(np.broadcast_arrays(*(getattr(self, f"{stem}_{axis}") for axis in AXES)), axis=-1)
 
     def mixing(self, triad: Triad) -> NDArray[np.float64]:
-        """I + S + M of a triad, ``(…, 3, 3)``: what each axis reads of each."""
+        """Return I + S + M of a triad, ``(…, 3, 3)``: the response of each axis to each true component."""
         errors = self.vector(f"{triad}_scale_error")
         matrix = np.zeros((*errors.shape, 3))
         for i in range(3):
@@ -107,15 +107,15 @@ Triads: tuple[Triad, Triad] = ("gyro", "accel")
 def imu_readings(
     imu: Imu, rate: ArrayLike, force: ArrayLike, *, period: ArrayLike, chance: ArrayLike | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """What a unit reports of samples of the filtered truth.
+    """Return a unit's readings of samples of the filtered true signals.
 
     Args:
-        imu: its numbers.
+        imu: quantities of the unit.
         rate: angular rates in the unit's axes, ``(nworld, n, 3)`` in rad/s.
         force: specific forces there, ``(nworld, n, 3)`` in m/s²: acceleration less gravity, so g upwards at rest.
-        period: between samples, ``(nworld,)`` or a number, in s.
-        chance: independent standard normal numbers from the first sample on, ``(nworld, n, CHANCE)``; None: none of
-            the errors that happen by chance.
+        period: time between samples, ``(nworld,)`` or a number, in s.
+        chance: independent standard normal numbers from the first sample on, ``(nworld, n, CHANCE)``; None: no random
+            errors.
 
     Returns:
         Angular rates and specific forces as reported, ``(nworld, n, 3)`` each.
@@ -137,7 +137,7 @@ def imu_readings(
 
 
 def _wandering(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period: ArrayLike) -> NDArray[np.float64]:
-    """White noise, random walk and flicker of one triad from ``(nworld, n, 3, 2 + …)`` numbers."""
+    """Return white noise, random walk and flicker of one triad from numbers ``(nworld, n, 3, 2 + …)``."""
     density, walk, level = (getattr(imu, f"{triad}_{name}") for name in ("noise", "walk", "instability"))
     white = low_pass_noise(numbers[..., 0], period, imu.bandwidth)
     spread = np.asarray(density, dtype=np.float64) / np.sqrt(np.asarray(period, dtype=np.float64))
@@ -147,5 +147,5 @@ def _wandering(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period: Arr
 
 
 def _column(values: ArrayLike) -> NDArray[np.float64]:
-    """``(nworld,)`` or a number, to broadcast with ``(nworld, n, 3)``."""
+    """Return ``(nworld,)`` or a number with axes to broadcast with ``(nworld, n, 3)``."""
     return np.asarray(values, dtype=np.float64)[..., None, None]

@@ -1,4 +1,4 @@
-"""Sampling and delivery times of readings, and interpolation between recorded states."""
+"""Compute sampling and delivery times of readings, and interpolate between recorded states."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def newest_sample(
     0, because the world was at rest until then.
 
     Args:
-        rate: in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s, of the same shape.
+        rate: sampling rate in Hz, ``(nworld,)`` or a number; ``phase`` in periods, ``delay`` in s, of the same shape.
 
     Returns:
-        When each was taken, never later than ``time - delay`` and never before 0; and its number, which is 0 for the
+        Time of each sample, never later than ``time - delay`` and never before 0; and its number, which is 0 for the
         reading at time 0, k + 1 for sample k, and 1, 2, 3, … with a rate of 0. Both ``(nworld, nstep)``.
     """
     asked = np.asarray(time, dtype=np.float64)
@@ -39,11 +39,11 @@ def newest_sample(
 
 @dataclass(frozen=True, kw_only=True)
 class SampleClock:
-    """The samples of one sensor in one episode.
+    """Samples of one sensor in one episode.
 
     ``number`` ``(n,)`` are their numbers (`newest_sample`), ``taken`` and ``delivered`` ``(n,)`` their times, in s,
-    ``period`` the time between them, ``frame`` ``(T,)`` the position of the newest one at each frame. Those before
-    ``first`` are not samples of the clock but the reading at time 0.
+    ``period`` the time between them, ``frame`` ``(T,)`` the index of the newest one at each frame. Samples before
+    ``first`` are not of the clock: they are the reading at time 0.
     """
 
     number: NDArray[np.int64]
@@ -55,13 +55,13 @@ class SampleClock:
 
 
 def sample_clock(time: ArrayLike, *, end: float, rate: float, phase: float, delay: float, period: float) -> SampleClock:
-    """Every sample that a sensor takes from time 0 to ``end``, and which of them each frame has.
+    """Return all samples that a sensor takes from time 0 to ``end``, and the newest one at each frame.
 
     Args:
-        time: of the frames, ``(T,)`` in s.
-        end: of the episode, in s.
+        time: times of the frames, ``(T,)`` in s.
+        end: end of the episode, in s.
         rate, phase, delay: see `newest_sample`.
-        period: between frames, in s, which is that of the samples of a sensor without a clock.
+        period: time between frames in s, also between the samples of a sensor without a clock.
     """
     asked = np.asarray(time, dtype=np.float64)
     _, newest = newest_sample(asked[None], rate=rate, phase=phase, delay=delay)
@@ -79,15 +79,15 @@ def sample_clock(time: ArrayLike, *, end: float, rate: float, phase: float, dela
 def hermite(
     time: NDArray[np.float64], value: NDArray[np.float64], slope: NDArray[np.float64], at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Values between recorded ones, by the cubic that meets values and slopes at both ends of its interval.
+    """Return values between recorded ones by the cubic with the records' values and slopes at both ends.
 
     The error over an interval h is at most h⁴/384 times the largest fourth derivative and, where only the second is
     bounded (a torque that jumps between two records), h²/16 times that: 0.7 mrad for 10 rad/s² and 1/30 s. At a
-    recorded time it is none, to the bit.
+    recorded time it is exactly 0.
 
     Args:
-        time: of the records, increasing, ``(nworld, nrecord)``.
-        value, slope: the records ``(nworld, nrecord, n)``.
+        time: times of the records, increasing, ``(nworld, nrecord)``.
+        value, slope: values and slopes of the records, ``(nworld, nrecord, n)``.
         at: times between the first and the last record, ``(nworld, k)``.
 
     Returns:

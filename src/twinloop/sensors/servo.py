@@ -1,8 +1,8 @@
-"""Model the feedback of a smart servo: its encoder, on which it closes its loop, current, load, voltage.
+"""Model the feedback of a smart servo: encoder, on which it closes its loop, velocity, current, load, voltage.
 
 A servo with an encoder error of ``offset`` and ``scale`` reports ``(q - offset) / scale`` for a joint at ``q``, and
 drives the joint to ``offset + scale · command``. At rest and without load the reading therefore equals the command for
-any offset and scale; gravity, the ends of travel or a camera reveal the error.
+any offset and scale; only gravity, the ends of travel or a camera reveal the error.
 
 Current and load follow from the motor's equations (``twin/servos.yaml``): a torque T at a speed w behind the gear needs
 the duty d = T R/(kt V), which servos call load, and the current I = (T − kt²/R · w)/kt = (d V − kt w)/R.
@@ -33,11 +33,11 @@ def encoder_reading(
 
     Args:
         position: true positions ``(nworld, …, n)`` in rad or m.
-        offset: true position at which it reads zero, ``(nworld, n)``, ``(n,)`` or a number, in the same unit.
+        offset: true position at which the encoder reads zero, ``(nworld, n)``, ``(n,)`` or a number, in the same unit.
         scale: true change per reported change, of the shapes of ``offset``, dimensionless and not zero.
         resolution: size of one count in the reported unit, of the shapes of ``offset``; None or 0 reports without
             quantizing. Readings are rounded to the nearest count, halves to even, so the error is at most half a count.
-        noise: added before rounding, of the shape of ``position`` or a number.
+        noise: noise added before rounding, of the shape of ``position`` or a number.
 
     Returns:
         Readings of the shape of ``position``.
@@ -62,20 +62,20 @@ def encoder_command(command: ArrayLike, offset: ArrayLike, scale: ArrayLike) -> 
 
 
 def _per_joint(values: ArrayLike, ndim: int) -> NDArray[np.float64]:
-    """``(nworld, n)`` as ``(nworld, 1, …, 1, n)``, so that it broadcasts over the axes between world and joint."""
+    """Return ``(nworld, n)`` as ``(nworld, 1, …, 1, n)``, to broadcast over the axes between world and joint."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != 2 or ndim <= 2:
         return array
     return array.reshape(array.shape[0], *(1,) * (ndim - 2), array.shape[1])
 
 
-REPORTS = ("velocity", "current", "load", "voltage", "temperature")  # in this order along a row of readings
-CHANCE = 2  # standard normal numbers that one sample of one servo takes
+REPORTS = ("velocity", "current", "load", "voltage", "temperature")  # order of the columns of readings
+CHANCE = 2  # standard normal numbers per sample of one servo
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServoFeedback:
-    """Quantities of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal.
+    """Quantities of the servos' feedback in one world, or in each, ``(nworld,)``; the default is ideal feedback.
 
     They are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings and units.
     """
@@ -100,7 +100,7 @@ class ServoFeedback:
 
     @property
     def by_chance(self) -> bool:
-        """Whether any reading depends on chance."""
+        """Return whether any reading is random."""
         return bool(np.any(np.asarray(self.velocity_noise) > 0) or np.any(np.asarray(self.current_noise) > 0))
 
 
@@ -115,12 +115,12 @@ def motor_state(
     """Return current in A and duty of motors from torque and speed; all broadcast with each other.
 
     Args:
-        torque: by the voltage alone, before back-EMF is subtracted, N·m behind the gear (MuJoCo's ``actuator_force`` of
-            a servo whose damping includes the back-EMF).
-        speed: behind the gear, rad/s.
-        voltage: at the motor, V.
-        kt: N·m/A behind the gear.
-        resistance: ohm, at the winding's temperature.
+        torque: torque of the voltage alone, before back-EMF is subtracted, in N·m behind the gear (MuJoCo's
+            ``actuator_force`` of a servo whose damping includes the back-EMF).
+        speed: speed behind the gear, in rad/s.
+        voltage: voltage at the motor, in V.
+        kt: torque constant in N·m/A behind the gear.
+        resistance: resistance in ohm, at the winding's temperature.
     """
     force, constant = np.asarray(torque, dtype=np.float64), np.asarray(kt, dtype=np.float64)
     ohms = np.asarray(resistance, dtype=np.float64)
@@ -132,15 +132,15 @@ def motor_state(
 def servo_readings(
     servo: ServoFeedback, truth: ArrayLike, position: ArrayLike, *, chance: ArrayLike | None = None
 ) -> NDArray[np.float64]:
-    """What servos report of samples of the filtered truth.
+    """Return the servos' readings of samples of the filtered true signals.
 
-    The tachometer's ripple is a part of the speed that comes ``velocity_ripple_order`` times a turn.
+    The tachometer's ripple is proportional to the speed, with ``velocity_ripple_order`` periods per turn.
 
     Args:
-        servo: the numbers of their feedback.
-        truth: of each servo, in the order of `REPORTS`, with the temperature as rise over the room's,
+        servo: quantities of the feedback.
+        truth: true signals of each servo in the order of `REPORTS`, with the temperature as rise over the room's,
             ``(nworld, n, nservo, 5)`` in rad/s, A, 1, V, K.
-        position: of each servo, ``(nworld, n, nservo)`` in rad.
+        position: true position of each servo, ``(nworld, n, nservo)`` in rad.
         chance: standard normal numbers ``(nworld, n, nservo, CHANCE)``; None: no noise.
 
     Returns:
@@ -164,5 +164,5 @@ def servo_readings(
 
 
 def _column(values: ArrayLike) -> NDArray[np.float64]:
-    """``(nworld,)`` or a number, to broadcast with ``(nworld, n, nservo)``."""
+    """Return ``(nworld,)`` or a number with axes to broadcast with ``(nworld, n, nservo)``."""
     return np.asarray(values, dtype=np.float64)[..., None, None]

@@ -1,4 +1,4 @@
-"""Running worlds: one protocol, a slow obvious backend, and fast ones that must agree with it."""
+"""Run worlds: one protocol, a simple reference backend, and fast backends that must agree with it."""
 
 from twinloop.simulate import log
 from twinloop.simulate.protocol import Backend, Controller, InitialState, Simulation, Trajectories

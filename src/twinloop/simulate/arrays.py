@@ -1,4 +1,4 @@
-"""Where arrays live: on the host with NumPy, or on a device with a library of NumPy's names."""
+"""Create arrays on the host with NumPy, or on a device with a library that has NumPy's names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from array_api_compat import array_namespace, to_device
 from array_api_compat import device as device_of
 from numpy.typing import ArrayLike, NDArray
 
-Array = Any  # of the library and on the device that an `ArrayLibrary` names
+Array = Any  # an array of an `ArrayLibrary`, on its device
 
 
 @dataclass(frozen=True)
@@ -24,25 +24,25 @@ class ArrayLibrary:
 
     @classmethod
     def of(cls, array: Array) -> ArrayLibrary:
-        """The library and device of an array."""
+        """Return the library and device of an array."""
         return cls(array_namespace(array), device_of(array))
 
     @property
     def on_host(self) -> bool:
-        """Whether these are NumPy's arrays."""
+        """Return whether the library is NumPy."""
         return self.xp is HOST.xp
 
     def asarray(self, values: ArrayLike) -> Array:
-        """A host array there, of the same type; a copy unless they are NumPy's."""
+        """Return a host array as an array of this library, of the same type; a copy unless the library is NumPy."""
         return np.asarray(values) if self.on_host else self.xp.asarray(np.array(values), device=self.device)
 
     def constant(self, values: ArrayLike) -> Array:
-        """A small host array there, kept from call to call, because copying one makes a device wait. Read only."""
+        """Return a small host array on the device, read-only and cached, because copying one makes a device wait."""
         host = np.asarray(values)
         return host if self.on_host else _kept(self, host.dtype.str, host.shape, host.tobytes())
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
-        """Zeros in float64."""
+        """Return zeros in float64."""
         return self.xp.zeros(shape, dtype=self.xp.float64, device=self.device)
 
 
@@ -55,5 +55,5 @@ HOST = ArrayLibrary.of(np.zeros(0))
 
 
 def to_host(array: Array) -> NDArray[Any]:
-    """An array of any library as NumPy's; a copy unless it was one."""
+    """Return an array of any library as a NumPy array; a copy unless it is one already."""
     return np.asarray(to_device(array, "cpu"))

@@ -31,7 +31,7 @@ def model_bodies(model: mujoco.MjModel, states: NDArray[np.float64]) -> BodyPose
 
 
 def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
+    """Return positions ``(T, nbody - 1, 3)`` and quaternions wxyz of all bodies but the world, from recorded states."""
     data = mujoco.MjData(model)
     poses = state_poses(model, states)
     position, quaternion = (np.empty((len(states), model.nbody - 1, width)) for width in (3, 4))
@@ -44,7 +44,7 @@ def _poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> tuple[NDArray[
 
 
 def _shapes(model: mujoco.MjModel) -> Sequence[BodyShape]:
-    """The geoms that MuJoCo's viewer shows, as shapes of their bodies; those of the world are named after it."""
+    """Return the geoms that MuJoCo's viewer shows, as shapes of their bodies; the world's body is named ``world``."""
     return [shape for geom in range(model.ngeom) if (shape := _shape(model, geom)) is not None]
 
 

@@ -1,10 +1,9 @@
-"""Define what a log measured and a replay predicts: positions, speeds, poses of bodies, sensors.
+"""Compute the channels that a log measures and a replay predicts: positions, velocities, body poses, sensors.
 
-A pose's orientation is compared as the rotation vector that takes the measured one to the predicted one, in the body's
-axes: its measured columns are zero.
+An orientation is compared as the rotation vector from the measured to the predicted one, in the body's axes; its
+measured columns are zero.
 
-Every kind gives columns, the measured values, and the same columns predicted from a rollout, so that measured and
-predicted subtract.
+Each kind of channel gives measured columns, and the same columns predicted from a rollout, so that they subtract.
 """
 
 from __future__ import annotations
@@ -37,13 +36,13 @@ class MeasuredChannel:
 
 
 class ChannelKind(Protocol):
-    """One kind of thing that is compared. ``records`` are the derived fields that a rollout must keep for it."""
+    """Protocol of one kind of compared channels. ``records`` are the derived fields that a rollout records for it."""
 
     channels: tuple[MeasuredChannel, ...]
     records: tuple[str, ...]
 
     def measured(self, episode: Episode) -> Array:
-        """Return the required data of an episode, ``(T, r)`` at its frames; NaN without a measurement."""
+        """Return the data of an episode that this kind needs, ``(T, r)`` at its frames; NaN without a measurement."""
         ...
 
     def compare(self, kept: Array) -> Array:
@@ -55,20 +54,20 @@ class ChannelKind(Protocol):
         ...
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
-        """The predicted columns ``(nworld, nframe, k)``; ``kept`` is ``(nworld, nframe, r)``."""
+        """Return the predictions ``(nworld, nframe, k)``; ``kept`` is the measured data ``(nworld, nframe, r)``."""
         ...
 
 
 def first_held(kept: Array) -> Array:
-    """The first frame of ``(…, nframe, k)``, for as long as something was measured."""
+    """Return the first frame of ``(…, nframe, k)``, repeated over all frames; NaN for a missing measurement."""
     return np.where(np.isnan(kept), np.nan, kept[..., :1, :])
 
 
 def at_frames(episode: Episode, name: str) -> Array:
-    """A signal at the times of an episode's frames, linearly interpolated; NaN before its first and after its last.
+    """Return a signal at the times of an episode's frames, linearly interpolated; NaN outside the signal's times.
 
     Raises:
-        LogError: the episode holds no such signal; names those that it has.
+        LogError: the episode has no such signal; the message names those that it has.
     """
     if name not in episode.signals:
         has = ", ".join(episode.signals) or "none besides joint positions"
@@ -91,20 +90,20 @@ class BodyPose:
         self.channels = tuple(MeasuredChannel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured position and a zero rotation vector, ``(…, 6)``."""
         turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
         return np.concatenate([kept[..., :3], turned], axis=-1)
 
     def instead(self, kept: Array, other: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the position of ``other``, and the rotation vector from ``kept`` to it, ``(…, 6)``."""
         return _pose_columns(other, kept)
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the simulated position, and the rotation vector from the measured pose to it, ``(…, 6)``."""
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
 
 
@@ -125,19 +124,19 @@ class BodyPoseError:
         )
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
         return self._pose.measured(episode)
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return zeros ``(…, 2)``; NaN without a measurement."""
         return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
 
     def instead(self, kept: Array, other: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the distance and angle from ``kept`` to ``other``, ``(…, 2)``."""
         return _sizes(self._pose.instead(kept, other), kept)
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the distance and angle from the measured to the simulated pose, ``(…, 2)``."""
         return _sizes(self._pose.predicted(run, table, kept), kept)
 
 
@@ -152,19 +151,19 @@ class BodyTwist:
         self.channels = tuple(MeasuredChannel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured velocities ``(T, 6)``: linear, then angular."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the data unchanged."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return ``other`` unchanged."""
         return other
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the simulated velocities ``(…, 6)``."""
         return run.qvel[..., self._qvel : self._qvel + 6]
 
 
@@ -176,11 +175,11 @@ BODIES: Mapping[str, Callable[[Twin, str], ChannelKind]] = {
 
 
 def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
-    """Addresses in qpos and qvel of a body's free joint.
+    """Return the addresses in qpos and qvel of a body's free joint.
 
     Raises:
         UnknownNameError: no such body.
-        InputError: it cannot move freely.
+        InputError: the body has no free joint.
     """
     names = [model.body(i).name for i in range(model.nbody)]
     if body not in names:
@@ -192,13 +191,13 @@ def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
 
 
 def _sizes(columns: Array, kept: Array) -> Array:
-    """Distance from the kept position and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
+    """Return distance from the kept position, and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
     away = columns - np.concatenate([kept[..., :3], np.zeros_like(kept[..., :3])], axis=-1)
     return np.stack([np.linalg.norm(away[..., :3], axis=-1), np.linalg.norm(away[..., 3:], axis=-1)], axis=-1)
 
 
 def _pose_columns(pose: Array, kept: Array) -> Array:
-    """Positions, and the rotation vectors from the kept poses to these, ``(…, 6)``; NaN where nothing was kept."""
+    """Return positions, and rotation vectors from the kept poses to these, ``(…, 6)``; NaN without a kept pose."""
     turned = np.full((*pose.shape[:-1], 3), np.nan)
     known = ~np.isnan(kept).any(axis=-1) & np.isfinite(pose).all(axis=-1)
     before = Rotation.from_quat(kept[known][:, 3:], scalar_first=True)
@@ -232,11 +231,11 @@ def measures(
         twin: the twin.
         kinds: ``position``, ``velocity``, ``pose/BODY``, ``pose_error/BODY``, ``twist/BODY``, ``place/SITE``,
             ``acceleration/SITE``, ``angular_velocity/SITE``.
-        units: of the log's joints, in the twin's order; None without joints.
-        columns: of the log, of each of the twin's joints.
+        units: units of the log's joints, in the twin's order; None without joints.
+        columns: the log's column of each of the twin's joints.
 
     Raises:
-        UnknownNameError: another kind.
+        UnknownNameError: an unknown kind.
         InputError: the twin lacks the joints, the free body or the sensor.
     """
     return tuple(_measure(twin, kind, units, columns) for kind in kinds)
@@ -267,19 +266,19 @@ class JointPosition:
         self.channels = tuple(MeasuredChannel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured joint positions ``(T, n)``, in the log's units."""
         return episode.state[:, self._columns]
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the data unchanged."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return ``other`` unchanged."""
         return other
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the encoder readings of the simulated positions, in the log's units."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return self._units.from_si((run.qpos[..., self._twin.encoder_qpos] - offset) / scale)
@@ -295,19 +294,19 @@ class JointVelocity:
         self.channels = tuple(MeasuredChannel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured signal ``joint_velocity``, ``(T, n)``."""
         return at_frames(episode, "joint_velocity")[:, self._columns]
 
     def compare(self, kept: Array) -> Array:
-        """See `ChannelKind`."""
+        """Return the data unchanged."""
         return kept
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return ``other`` unchanged."""
         return other
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the simulated velocities divided by the encoders' scale."""
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
@@ -320,32 +319,32 @@ def _site(twin: Twin, name: str) -> int:
 
 
 class _AtSite:
-    """A signal of three axes that a site of the model has; one physics step behind, and silent at the first frame."""
+    """A signal of three axes at a site of the model; one physics step behind, and not compared at the first frame."""
 
     def __init__(self, signal: str, unit: str) -> None:
         self._signal = signal
         self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
 
     def measured(self, episode: Episode) -> Array:
-        """See `ChannelKind`."""
+        """Return the measured signal ``(T, 3)``."""
         return at_frames(episode, self._signal)
 
     def compare(self, kept: Array) -> Array:
-        """Return the compared columns, see `ChannelKind`; a derived field has no value at the first frame."""
+        """Return the data with NaN at the first frame, where a derived field has no value."""
         silent = kept.copy()
         silent[..., 0, :] = np.nan
         return silent
 
     def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return ``other`` unchanged."""
         return other
 
 
 class SitePosition(_AtSite):
-    """Where a tracker sees a site of the model, such as the tool, in m in the frame of the world.
+    """Position of a site of the model, such as the tool, as measured by a tracker, in m in the world frame.
 
-    It sees what encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not compared at
-    the first frame.
+    It shows errors that encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not
+    compared at the first frame.
     """
 
     records: tuple[str, ...] = ("site_xpos",)
@@ -355,12 +354,12 @@ class SitePosition(_AtSite):
         self._row = _site(twin, site)
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the simulated site position ``(…, 3)``."""
         return run.records["site_xpos"][..., self._row, :]
 
 
 class SiteSensor(_AtSite):
-    """An accelerometer or gyroscope of the model at a site; one physics step behind, and silent at the first frame."""
+    """An accelerometer or gyroscope at a site; one physics step behind, and not compared at the first frame."""
 
     records: tuple[str, ...] = ("sensordata",)
 
@@ -376,5 +375,5 @@ class SiteSensor(_AtSite):
         self._first = int(model.sensor_adr[found[0]])
 
     def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
-        """See `ChannelKind`."""
+        """Return the simulated sensor values ``(…, 3)``."""
         return run.records["sensordata"][..., self._first : self._first + 3]

@@ -21,17 +21,17 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 
-Array = Any  # of the library that `AsArray` makes: NumPy's on the host, a device's on a device
+Array = Any  # an array of the library that `AsArray` makes: NumPy on the host, else a device's library
 AsArray = Callable[[NDArray[Any]], Array]
 
 PERIOD, PERIOD_JITTER = "timing/control/period", "timing/control/jitter"
 
 
 class ControlClock:
-    """Beginning and length of the control steps of every world, in nominal physics steps since a world began.
+    """Start and length of the control steps of every world, in nominal physics steps since the world's start.
 
     A control step always has the same number of physics steps; a longer period makes each of them longer
-    (``opt.timestep`` of that world), so that worlds of unlike clocks run in one batch. Control step t lasts
+    (``opt.timestep`` of that world), so that worlds with different clocks run in one batch. Control step t lasts
     period · ``timing/control/period`` + ``timing/control/jitter`` · u, u uniform in (0, 1): a loop that sleeps until
     its next tick wakes up late, never early.
     """
@@ -47,16 +47,16 @@ class ControlClock:
         self._jitter = params.get(PERIOD_JITTER, np.zeros(params.nworld))
         self._seeds = params.seed_path(f"{PERIOD_JITTER} happens") if np.any(self._jitter > 0) else None
         self.shortest = float(scale.min(initial=1.0))
-        # Once unsteady, always: a world that begins anew must be given the nominal physics step back.
+        # Once unsteady, always: a restarted world must get the nominal physics step back.
         self.steady = self.steady and bool(np.all(scale == 1.0)) and self._seeds is None
         self._scale = self._as_array(scale)
         self.ratio = self._scale
 
     def begin(self, step: NDArray[np.int64]) -> tuple[Array, Array]:
-        """When the coming control step begins in each world, and the length of its physics steps over the nominal.
+        """Begin the next control step; return its start, and the length of its physics steps relative to nominal.
 
         Args:
-            step: number of the control step in each world, ``(nworld,)``.
+            step: number of the control step in each world, ``(nworld,)``; both results have this shape.
         """
         began = self.began = self._time
         if self._seeds:
@@ -68,7 +68,7 @@ class ControlClock:
 
     @property
     def timestep(self) -> Array:
-        """Physics step of every world in the current control step, ``(nworld,)`` in s."""
+        """Length of the physics steps of every world in the current control step, ``(nworld,)`` in s."""
         return self._dt * self.ratio
 
     def restart(self, worlds: NDArray[np.intp], params: ParamTable) -> None:
@@ -85,7 +85,7 @@ _ROUND_OFF = 1e-9
 
 
 def command_map(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Offset and scale ``(nworld, nu)`` of a servo's target = offset + scale · command.
+    """Return offset and scale ``(nworld, nu)`` of a servo's target = offset + scale · command.
 
     A servo closes its loop on its own encoder, so the encoder's error is in the target, and the command's bias is too.
     """
@@ -94,10 +94,10 @@ def command_map(twin: Twin, params: ParamTable) -> tuple[NDArray[np.float64], ND
 
 
 class CommandPath:
-    """The command stages of a batch of worlds, with as much history as the longest delay needs.
+    """Command pipeline of a batch of worlds, with as much history as the longest delay needs.
 
-    Times are in nominal physics steps since a world began. Elementwise over worlds, so that a world's controls depend
-    on that world alone. Host arrays are made only where something happens by chance or changes per step.
+    Times are in nominal physics steps since a world's start. Elementwise over worlds, so that a world's controls depend
+    on that world alone. Host arrays are created only for random effects and changes per step.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class CommandPath:
 
         Args:
             earlier: commands of the control steps before, ``(nworld, k, nu)``, oldest first; they arrive on time.
-            as_array: turns host arrays into those of the library that the commands come in.
+            as_array: converts host arrays to the array library of the commands.
         """
         self._twin, self._params, self._as_array = twin, params, as_array
         self._identity = twin.spec.robot is None or twin.robot.control == "torque"
@@ -145,7 +145,7 @@ class CommandPath:
         self._delay = self._as_array(delay / self._twin.dt)
 
     def _longest(self) -> int:
-        """How many commands can be on their way at once."""
+        """Return the largest number of commands that can be on their way at once."""
         params = self._params
         motors = () if self._twin.spec.robot is None else self._twin.robot.actuator_names
         delays = {f"actuator/{motor}/delay" for motor in motors}
@@ -159,7 +159,7 @@ class CommandPath:
         return command if self._identity else self._offset + self._scale * command
 
     def controls(self, command: Array) -> Array:
-        """Controls ``(nworld, substeps, nu)`` that the motors see during the coming control step."""
+        """Return the controls ``(nworld, substeps, nu)`` that the motors receive in the coming control step."""
         xp = self._xp
         if self._params.steps:
             self._load(self._params.at(self.step))

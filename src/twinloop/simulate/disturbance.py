@@ -1,4 +1,4 @@
-"""External pushes: forces on bodies with start times and durations, independent of the commands."""
+"""Compute external pushes: forces on bodies with start times and durations, independent of the commands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from twinloop.twin.quantities import names_of_stage, split_path
 
 _DEFAULTS = {"azimuth": 0.0, "elevation": 0.0, "time": 0.0, "duration": 0.1, "period": 0.0}
 _ROUND_OFF = 1e-9  # of a physics step
-_NEVER = 1e9  # s: a period beyond every episode
+_NEVER = 1e9  # s: a period longer than every episode
 
 
 class Pushes:
@@ -25,7 +25,7 @@ class Pushes:
     """
 
     def __init__(self, twin: Twin, params: ParamTable) -> None:
-        """Raises: InputError where a push lasts longer than its period."""
+        """Raises: InputError if a push lasts longer than its period."""
         self._twin, self._params = twin, params
         names = dict.fromkeys(split_path(name)[1] for name in names_of_stage(params.names, "disturbance"))
         self._bodies = {name: twin.model.body(name).id for name in names}
@@ -39,15 +39,15 @@ class Pushes:
     def wrenches(
         self, step: ArrayLike, began: NDArray[np.float64], ratio: NDArray[np.float64]
     ) -> NDArray[np.float64] | None:
-        """``xfrc_applied`` of every physics step of a control step, ``(nworld, substeps, nbody, 6)``.
+        """Return ``xfrc_applied`` of every physics step of a control step, ``(nworld, substeps, nbody, 6)``.
 
         Args:
             step: number of the control step in each world.
-            began: when it began, in nominal physics steps since the world began, ``(nworld,)``.
-            ratio: length of its physics steps over the nominal, ``(nworld,)``.
+            began: start of the step, in nominal physics steps since the world's start, ``(nworld,)``.
+            ratio: length of its physics steps relative to nominal, ``(nworld,)``.
 
         Returns:
-            None where no world of the table is ever pushed.
+            None if no world of the table is ever pushed.
         """
         if not self.active:
             return None
@@ -88,17 +88,17 @@ class _BodyPush:
 
     @property
     def acts(self) -> bool:
-        """Whether any world is pushed at all."""
+        """Return whether any world is pushed."""
         return bool(np.any((self.force != 0.0).any(axis=1) & (self._lasts > 0.0)))
 
     def share(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The part of each step between ``edges`` ``(nworld, n + 1)`` in s that the push covers, ``(nworld, n)``."""
+        """Return the pushed share ``(nworld, n)`` of each step between ``edges`` ``(nworld, n + 1)`` in s."""
         on = self._on_time(edges)
         share = np.diff(on, axis=1) / np.diff(edges, axis=1)
         return np.where(share > 1.0 - _ROUND_OFF, 1.0, np.where(share < _ROUND_OFF, 0.0, share))
 
     def _on_time(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
-        """For how long the push has acted up to some moments."""
+        """Return the time in s for which the push has acted until some times ``(nworld, n)`` in s."""
         since = np.maximum(moments - self._begin[:, None], 0.0)
         period = np.where(self._period > 0.0, self._period, _NEVER)[:, None]
         rounds = np.floor(since / period)
@@ -106,5 +106,5 @@ class _BodyPush:
 
 
 def with_wrenches(controls: NDArray[np.float64], wrenches: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Controls and wrenches of each physics step in one row, in the order of MuJoCo's state components."""
+    """Return controls and wrenches of each physics step in one row, in the order of MuJoCo's state components."""
     return np.concatenate([controls, wrenches.reshape(*controls.shape[:2], -1)], axis=2)

@@ -1,4 +1,4 @@
-"""The effects that `Drives` applies, one class each; what each sees of a moment, and which actuator drives what."""
+"""Model the effects of drives that `drives.DriveStages` applies, one class each."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from twinloop.twin.quantities.joints import motor_joint
 
 @dataclass(kw_only=True)
 class DriveState:
-    """Between two physics steps; stages replace ``control``, ``back_emf`` and values of ``fields``, never write there.
+    """State between two physics steps; stages replace ``control``, ``back_emf`` and values of ``fields``.
 
-    ``back_emf``, ``(nworld, nu)`` or ``(nu,)`` where all worlds have the presets', is kt²/R of the motors now in
-    N·m·s/rad, and 0 where no constants are known.
+    Stages never write into these arrays. ``back_emf`` is the motors' present kt²/R in N·m·s/rad, ``(nworld, nu)``, or
+    ``(nu,)`` if all worlds have the preset's; 0 for a motor without known constants.
     """
 
     qpos: Array
@@ -48,7 +48,7 @@ class MotorConstants:
 
     @classmethod
     def of(cls, twin: Twin) -> MotorConstants:
-        """The motors of a twin; none where it has no robot."""
+        """Return the motor constants of a twin; empty without a robot."""
         joints = twin.robot.joints if twin.spec.robot else []
         motors = [servo.motor if servo else None for servo in twin.servos or (None,) * len(joints)]
         return cls(
@@ -79,7 +79,7 @@ class ActuatorDofs:
 
     @classmethod
     def of(cls, twin: Twin, as_array: AsArray) -> ActuatorDofs:
-        """The wiring of a twin; empty where it has no robot."""
+        """Return the indices of a twin; without a robot it has no actuators."""
         model = twin.model
         dof = np.zeros(0, dtype=np.int64) if twin.spec.robot is None else np.asarray(twin.motor_qvel, dtype=np.int64)
         actuator = np.full(model.nv, len(dof), dtype=np.int64)
@@ -88,15 +88,15 @@ class ActuatorDofs:
         return cls(dof=as_array(dof), actuator=as_array(actuator), gear=as_array(gear))
 
     def motor_torque(self, moment: DriveState) -> Array:
-        """What the motors' currents push with, ``(nworld, nu)``: MuJoCo's actuator force less the back-EMF's part."""
+        """Return the torques of the motors' currents, ``(nworld, nu)``: MuJoCo's actuator force without back-EMF."""
         return moment.force - moment.back_emf * self.at_motors(moment.qvel)
 
     def at_motors(self, per_dof: Array) -> Array:
-        """Speeds of the actuators ``(nworld, nu)`` from those of the degrees of freedom ``(nworld, nv)``."""
+        """Return the speeds of the actuators ``(nworld, nu)`` from those of the degrees of freedom ``(nworld, nv)``."""
         return self.gear * array_namespace(per_dof).take(per_dof, self.dof, axis=1)
 
     def at_dofs(self, per_actuator: Array) -> Array:
-        """From ``(nworld, nu)`` to ``(nworld, nv)``, nothing where no actuator turns."""
+        """Return values ``(nworld, nu)`` per degree of freedom, ``(nworld, nv)``; 0 for one without an actuator."""
         xp = array_namespace(per_actuator)
         padded = xp.concat([per_actuator, 0.0 * per_actuator[:, :1]], axis=1)
         return xp.take(padded, self.actuator, axis=1)
@@ -109,16 +109,16 @@ _STRENGTH = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
 
 
 class SupplyVoltage:
-    """Supply voltage that sags under load, windings that grow warm, motors other than the preset's.
+    """Supply voltage that drops under load, windings that heat up, and motors other than the preset's.
 
-    All scale gain and torque limit. Duty d and speed w of a motor follow from the step before: torque = kt/R · V · d,
-    current I = (V d − kt w)/R. A bus of resistance r feeds all motors, each with d · I. With the duties as they are
-    that is linear in the drop,
+    All scale gain and torque limit. Duty d and speed w of a motor are those of the step before: torque = kt/R · V · d,
+    current I = (V d − kt w)/R. A bus of resistance r supplies all motors, each with d · I. For given duties the
+    equation is linear in the drop,
 
         drop = r Σ (d² V0 − d kt w)/R / (1 + r Σ d²/R),
 
-    which is solved and not iterated from step to step. What braking motors give back is not stored: the drop is never
-    negative, and never so large that less than a hundredth of the voltage is left. The winding's temperature rise T
+    which is solved directly, not iterated from step to step. Energy from braking is not stored: the drop is never
+    negative, and at least a hundredth of the voltage remains. The winding's temperature rise T
     over the room follows dT/dt = (Rth I² R − T)/tau and R = R0 (1 + 0.00393 T); back-EMF damping kt²/R falls with it.
     """
 
@@ -127,16 +127,16 @@ class SupplyVoltage:
 
     def __init__(self, twin: Twin, wiring: ActuatorDofs) -> None:
         self._twin, self._wiring = twin, wiring
-        self._temperature: Array = None  # of the step before, as is the voltage; none before parameters are loaded
+        self._temperature: Array = None  # both are of the step before; None before parameters are loaded
         self._voltage: Array = None
 
     @property
     def now(self) -> tuple[Array, Array]:
-        """Voltage and temperature rise after the last `apply`, ``(nworld, nu)`` in V and K."""
+        """Voltage in V and temperature rise in K after the last `apply`, ``(nworld, nu)`` each."""
         return self._voltage, self._temperature
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.DriveStage`."""
+        """Load bus, motor and winding parameters; return whether any world differs from the preset."""
         zeros = np.zeros(params.nworld)
         bus = params.get(BUS, zeros)
         if self._twin.spec.robot is None:
@@ -175,13 +175,13 @@ class SupplyVoltage:
         return used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.DriveStage`."""
+        """Reset temperature and voltage of the worlds where ``fresh`` is True."""
         xp = array_namespace(fresh)
         self._temperature = xp.where(fresh[:, None], self._values["rise"], self._temperature)
         self._voltage = xp.where(fresh[:, None], self._values["open"], self._voltage)
 
     def apply(self, moment: DriveState) -> None:
-        """See `drives.DriveStage`."""
+        """Scale gains, torque limits and damping by voltage, temperature and motor constants."""
         values, kt, cold = self._values, self._values["kt"], self._values["cold"]
         xp = array_namespace(moment.force)
         warm = cold * (1.0 + COPPER * self._temperature)
@@ -204,7 +204,7 @@ class SupplyVoltage:
         moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
 
     def _warm_up(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
-        """The temperature's law over one step of constant losses, exactly."""
+        """Integrate the winding temperature exactly over one step of constant losses."""
         values = self._values
         final = values["thermal"] * current * current * warm
         decay = xp.exp(-timestep[:, None] / values["time"])
@@ -213,7 +213,7 @@ class SupplyVoltage:
 
 
 def _total(values: Array) -> Array:
-    """Sum over actuators, ``(nworld, 1)``, in their order: the same for any number of worlds."""
+    """Return the sum over actuators, ``(nworld, 1)``, in their order: the same for any number of worlds."""
     total = values[:, :1]
     for column in range(1, values.shape[1]):
         total = total + values[:, column : column + 1]
@@ -221,7 +221,7 @@ def _total(values: Array) -> Array:
 
 
 class SpeedLimit:
-    """Torque that falls linearly with speed, to nothing at the no-load speed; braking keeps the whole torque."""
+    """Torque limit that falls linearly with speed to zero at the no-load speed; braking keeps the full torque."""
 
     fields = ("actuator_forcerange",)
     remembers = False
@@ -230,7 +230,7 @@ class SpeedLimit:
         self._twin, self._wiring = twin, wiring
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.DriveStage`."""
+        """Load the no-load speeds; return whether any actuator has one."""
         if self._twin.spec.robot is None:
             return False
         speed = self._twin.column(params, "actuator", "no_load_speed")
@@ -238,10 +238,10 @@ class SpeedLimit:
         return bool(np.any(speed < NO_CURVE))
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.DriveStage`."""
+        """Do nothing: the limit has no memory."""
 
     def apply(self, moment: DriveState) -> None:
-        """See `drives.DriveStage`."""
+        """Reduce the torque limit in the direction of motion."""
         xp = array_namespace(moment.qvel)
         used = self._wiring.at_motors(moment.qvel) * self._slope
         left = xp.stack([xp.clip(1.0 + used, 0.0, 1.0), xp.clip(1.0 - used, 0.0, 1.0)], axis=-1)
@@ -249,11 +249,11 @@ class SpeedLimit:
 
 
 class DriveFriction:
-    """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with what the actuator applies.
+    """Dry friction beyond Coulomb's: larger at rest (Stribeck), and growing with the actuator's torque.
 
     friction = frictionloss (1 + (stiction − 1) exp(−(w/ws)²)) + load_friction |torque| (Stribeck 1902; the terms of
-    Rhoban/bam's models M2 and M3). The torque is that of the motor's current in the step before, which is where
-    back-EMF has been taken off: a motor at its no-load speed presses on no tooth.
+    Rhoban/bam's models M2 and M3). The torque is that of the motor's current in the step before, without
+    the back-EMF part: a motor at its no-load speed does not load its gear.
     """
 
     fields = ("dof_frictionloss",)
@@ -265,7 +265,7 @@ class DriveFriction:
         self._joints = sorted({name.split("/")[1] for name in twin.params if name.startswith("joint/")})
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.DriveStage`."""
+        """Load the friction parameters; return whether any world has Stribeck or load-dependent friction."""
         values = {}
         for quantity in self._QUANTITIES:
             whole = np.full((params.nworld, self._model.nv), default_value("joint", quantity))
@@ -281,10 +281,10 @@ class DriveFriction:
         return used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.DriveStage`."""
+        """Do nothing: the torque of the step before comes with the state."""
 
     def apply(self, moment: DriveState) -> None:
-        """See `drives.DriveStage`."""
+        """Replace ``dof_frictionloss`` by the friction at the present speed and motor torque."""
         xp = array_namespace(moment.qvel)
         part = moment.qvel / self._speed
         friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
@@ -296,7 +296,7 @@ class DriveFriction:
 
 
 class LinkFeedback:
-    """A servo whose encoder sits behind the gear: kp (control − motor) becomes kp (control − link)."""
+    """A servo whose encoder is behind the gear: kp (control − motor) becomes kp (control − link)."""
 
     fields: tuple[str, ...] = ()
     remembers = False
@@ -306,18 +306,18 @@ class LinkFeedback:
         robot = twin.spec.robot
         self._used = bool(robot and robot.gears and robot.gears.feedback == "link" and robot.control == "position")
 
-    def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # a matter of the twin, not the world
-        """See `drives.DriveStage`."""
+    def load(self, params: ParamTable, as_array: AsArray) -> bool:  # noqa: ARG002  # depends on the twin alone
+        """Load the joint addresses; return whether the servos measure at the link."""
         if self._used:
             self._motor = as_array(np.asarray(self._twin.motor_qpos, dtype=np.int64))
             self._link = as_array(np.asarray(self._twin.joint_qpos, dtype=np.int64))
         return self._used
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.DriveStage`."""
+        """Do nothing: the correction has no memory."""
 
     def apply(self, moment: DriveState) -> None:
-        """See `drives.DriveStage`."""
+        """Shift the control by the difference of motor and link position."""
         xp = array_namespace(moment.qpos)
         motor, link = xp.take(moment.qpos, self._motor, axis=1), xp.take(moment.qpos, self._link, axis=1)
         moment.control = moment.control + self._gear * (motor - link)

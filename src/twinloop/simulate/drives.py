@@ -1,8 +1,8 @@
-"""Effects of drives between physics steps: voltage drop, heat, torque-speed curve, stiction, gears, and rotor thrust.
+"""Apply effects of drives between physics steps: voltage drop, heat, torque-speed curve, stiction, gears, rotor thrust.
 
 MuJoCo's actuator is the voltage equation of a servo with constant supply and constant resistance (see
 ``twin/servos.yaml``). Changes of these are applied here, before every physics step, from the state and from the forces
-of the previous step: per-world fields of the model and the controls change, the equation is still MuJoCo's.
+of the previous step: per-world model fields and controls change, the equation stays MuJoCo's.
 
 The same code runs in every backend. It is elementwise over worlds and uses the names of the array API, so a world's
 numbers depend on that world alone, on a host or on a device.
@@ -37,7 +37,7 @@ _THRUST = ("thrust/constant", "thrust/linear", "thrust/quadratic")
 
 
 class Rotors:
-    """Convert throttles to thrusts; a rotor that starts in the middle of a recording turns by the earlier throttles.
+    """Conversion of throttles to thrusts; a start within a recording uses the rotor speeds from earlier throttles.
 
     Both lags are integrated exactly for a throttle that is constant over a physics step. Thrust is never negative.
     """
@@ -50,11 +50,11 @@ class Rotors:
         mask = np.zeros(twin.model.nu, dtype=bool)
         mask[rotor_rows(twin.model)] = True
         self._mask = mask
-        self._speed: Array = None  # what the rotors turn at, as a throttle; none before parameters are loaded
+        self._speed: Array = None  # rotor speed, as a throttle; None before parameters are loaded
         self._electric: Array = None
 
     def load(self, params: ParamTable, as_array: AsArray) -> bool:
-        """See `drives.DriveStage`."""
+        """Load thrust curve and lags; return whether the twin has rotors."""
         if f"{FAMILY}/{MEMBER}/{_THRUST[2]}" not in self._twin.params:
             return False
         columns = {name: self._column(params, name) for name in (*_THRUST, "lag", "second_lag")}
@@ -84,8 +84,8 @@ class Rotors:
         return electric, speed
 
     def begin(self, fresh: Array) -> None:
-        """See `drives.DriveStage`; a world that is reset during a run starts with its first command."""
-        if self._before is not None:  # the first beginning, which has a history
+        """Reset the rotors of restarted worlds: they start with the world's first command."""
+        if self._before is not None:  # the first call: the initial state has a history
             self._before = None
             return
         xp = array_namespace(fresh)
@@ -93,7 +93,7 @@ class Rotors:
         self._electric = xp.where(fresh[:, None], np.nan, self._electric)
 
     def apply(self, moment: DriveState) -> None:
-        """See `drives.DriveStage`."""
+        """Replace the throttles of rotors by their thrusts, after both lags."""
         xp, values = array_namespace(moment.control), self._values
         throttle = moment.control
         electric = xp.where(xp.isnan(self._electric), throttle, self._electric)
@@ -106,13 +106,13 @@ class Rotors:
 
 
 def _gain(xp: Array, lag: Array, step: Array) -> Array:
-    """Part of the way that a first-order lag goes in a step; all of it without lag."""
+    """Return the part of the remaining difference that a first-order lag covers in a step; 1 without lag."""
     slow = xp.where(lag > 0.0, lag, 1.0)
     return xp.where(lag > 0.0, 1.0 - xp.exp(-step / slow), 1.0)
 
 
 class DriveStage(Protocol):
-    """One effect of drives. ``fields`` are the model fields that it may change.
+    """Protocol of one effect of drives. ``fields`` are the model fields that it may change.
 
     ``remembers`` means that it depends on earlier physics steps, beyond the state.
     """
@@ -125,19 +125,19 @@ class DriveStage(Protocol):
         ...
 
     def begin(self, fresh: Array) -> None:
-        """Forget what the worlds where ``fresh`` ``(nworld,)`` did before."""
+        """Reset the memory of the worlds where ``fresh`` ``(nworld,)`` is True."""
         ...
 
     def apply(self, moment: DriveState) -> None:
-        """Change the moment's control and fields for the coming physics step."""
+        """Change control and fields of the state for the coming physics step."""
         ...
 
 
 class DriveStages:
-    """The stages of a batch of worlds.
+    """The drive effects of a batch of worlds.
 
     Attributes:
-        active: whether some world has some effect; where none has, nothing needs to be called between physics steps.
+        active: whether any world has any effect; if not, nothing needs to be called between physics steps.
         fields: model fields that `apply` returns.
     """
 
@@ -168,29 +168,29 @@ class DriveStages:
 
     @property
     def active(self) -> bool:
-        """See the class."""
+        """Return whether any world has any effect."""
         return bool(self._used)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """See the class."""
+        """Names of the model fields that `apply` returns."""
         return tuple(self._base)
 
     @property
     def remembers(self) -> bool:
-        """Whether what comes depends on the physics steps before, beyond the state."""
+        """Return whether the effects depend on earlier physics steps, beyond the state."""
         return any(stage.remembers for stage in self._used.values())
 
     @property
     def supply(self) -> tuple[Array, Array] | None:
-        """Volts at the motors and kelvin of their windings over the room in the coming physics step, ``(nworld, nu)``.
+        """Motor voltage in V and winding temperature rise in K in the coming physics step, ``(nworld, nu)`` each.
 
-        None where neither sags or warms in any world.
+        None if no world has voltage drop or heating.
         """
         return next((stage.now for stage in self._used.values() if isinstance(stage, SupplyVoltage)), None)
 
     def _load(self, params: ParamTable) -> None:
-        """Parameters now in force. A stage that was needed once stays: its fields must be written back to neutral."""
+        """Load the parameters in force. A stage once needed stays, because it must reset its fields to neutral."""
         for index, stage in enumerate(self._stages):
             if stage.load(params, self._as_array) or index in self._used:
                 self._used[index] = stage
@@ -198,7 +198,7 @@ class DriveStages:
         self._base = {name: self._as_array(values) for name, values in _field_arrays(self._twin, params, names).items()}
 
     def begin(self) -> None:
-        """To be called before the physics steps of every control step."""
+        """Begin a control step: load parameters that change per step. Call it before the physics steps."""
         if self._params.steps and (self._used or not self._names.isdisjoint(self._params.steps)):
             self._load(self._params.at(self.step))
         self.step = self.step + 1
@@ -247,7 +247,7 @@ class DriveStages:
 def drive_world(
     drives: DriveStages, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Let the drives of a single world act on its model; returns the control ``(nu,)`` of the coming physics step."""
+    """Apply the drives of a single world to its model; return the control ``(nu,)`` of the coming physics step."""
     changed, fields = drives.apply(
         qpos=data.qpos[None],
         qvel=data.qvel[None],
@@ -261,7 +261,7 @@ def drive_world(
 
 
 def _field_arrays(twin: Twin, params: ParamTable, names: set[str]) -> dict[str, NDArray[np.float64]]:
-    """These model fields in every world as the parameters alone make them, ``(nworld, …)``."""
+    """Return these model fields of every world from the parameters alone, ``(nworld, …)``."""
     if not names:
         return {}
     written = twin.fields(params).arrays

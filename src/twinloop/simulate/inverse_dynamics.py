@@ -16,7 +16,7 @@ class InverseDynamics:
     """Joint torques of a twin in free space by MuJoCo's inverse dynamics, passive forces (damping, friction) included.
 
     Args:
-        twin: whose joints have no gears: with play between motor and link, torque is no function of motion.
+        twin: a twin without gears: with play between motor and link, torque is not a function of the motion.
         params: parameters of one world; by default the nominal ones.
     """
 
@@ -34,7 +34,7 @@ class InverseDynamics:
     def __call__(
         self, position: NDArray[np.float64], velocity: NDArray[np.float64], acceleration: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Torques ``(T, n)`` of motions ``(T, n)``, in N·m or N; everything but the robot rests at home."""
+        """Return the torques ``(T, n)`` of motions ``(T, n)``, in N·m or N; everything but the robot rests at home."""
         data = mujoco.MjData(self._model)
         data.qpos[:], _ = self._twin.home()
         columns = self._twin.joint_qvel

@@ -27,13 +27,13 @@ from twinloop.simulate.threads import BackendThreads, make_batch
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
-_MOST_NUMBERS = 4_000_000  # of one call's records, all physics steps of all worlds: 32 MB
+_MOST_NUMBERS = 4_000_000  # in one call's records of all physics steps of all worlds: 32 MB
 
 
 class ReplayedMotion(Protocol):
-    """What a replay gives: positions, velocities and derived fields at every frame, ``(nworld, nframe, …)``.
+    """Result of a replay: positions, velocities and derived fields at every frame, ``(nworld, nframe, …)``.
 
-    ``invalid_step`` ``(nworld,)`` is the first control step after which a world could not be trusted, -1 for never.
+    ``invalid_step`` ``(nworld,)`` is the first control step after which a world is invalid, -1 for never.
     """
 
     @property
@@ -53,13 +53,13 @@ class ReplayedMotion(Protocol):
 
     @property
     def invalid_step(self) -> NDArray[np.int64]:
-        """See the class."""
+        """First control step after which each world is invalid, ``(nworld,)``; -1 for never."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayedFrames:
-    """A `ReplayedMotion` held in arrays."""
+    """A `ReplayedMotion` in plain arrays."""
 
     qpos: Array
     qvel: Array
@@ -94,7 +94,7 @@ def open_loop(
         _run(batch, controls, twin.substeps, series)
     invalid = np.full(len(commands), -1, dtype=np.int64)
     lost = batch.warning[..., -1].any(axis=1) | ~np.isfinite(batch.state).all(axis=1)
-    if lost.any():  # control step by control step, which tells when
+    if lost.any():  # repeat these step by step to find the first invalid step
         worlds = np.flatnonzero(lost)
         again = rollout(
             backend, twin, params.take(worlds), initial.take(worlds), commands[worlds], nstep, record=record
@@ -107,18 +107,18 @@ def open_loop(
 
 
 def _alike(twin: Twin, params: ParamTable) -> bool:
-    """Whether nothing happens by chance, per step or between physics steps."""
+    """Return whether all control steps are equal: nothing random, changing per step, or between physics steps."""
     if params.steps or any(np.any(params.get(name, np.zeros(1)) > 0) for name in (JITTER, DROP_RATE)):
         return False
     if twin.spec.robot is not None and (twin.column(params, "actuator", "delay") < 0).any():
-        return False  # which `CommandPath` refuses
+        return False  # `CommandPath` refuses it
     return (
         ControlClock(twin, params).steady and not Pushes(twin, params).active and not DriveStages(twin, params).active
     )
 
 
 def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Array]) -> None:
-    """All control steps, as many to a call as fit the memory; every last physics step of each is kept."""
+    """Run all control steps, as many per call as fit the memory; record the last physics step of each."""
     nworld, total = controls.shape[:2]
     numbers = sum(values[:, 0].size for values in series.values())
     steps = max(1, _MOST_NUMBERS // (numbers * substeps)) * substeps
@@ -134,7 +134,7 @@ def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Arra
 def control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
     """Return the controls of every physics step, ``(nworld, nstep * substeps, nu)``, as `CommandPath` computes them.
 
-    The newest command that has arrived is valid; an arriving one is weighted by its ramp.
+    The newest command that has arrived is valid; an arriving one is weighted with its ramp.
     """
     issued = np.concatenate([initial.command[:, None], initial.earlier, commands], axis=1)
     first = -1 - initial.earlier.shape[1]  # number of the command in the first column
@@ -157,7 +157,7 @@ def control_series(twin: Twin, params: ParamTable, initial: InitialState, comman
 
 
 def _arrived(signal: Array, first: int, now: Array, delay: float, substeps: int) -> Array:
-    """One actuator's signal ``delay`` physics steps late; ``signal`` ``(n, k)`` begins with command ``first``."""
+    """Return an actuator's signal ``delay`` physics steps late; ``signal`` ``(n, k)`` begins with command ``first``."""
     newest = np.floor((now + 1.0 - delay) / substeps).astype(np.int64) + 1
     standing, weights = newest - 3, []
     for shift in (2, 1, 0):  # rounding may put the newest by one to either side

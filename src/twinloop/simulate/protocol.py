@@ -1,4 +1,4 @@
-"""What every backend offers."""
+"""Define the protocols and records that all simulation backends share."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from twinloop.core.records import frozen
 from twinloop.simulate.arrays import Array, ArrayLibrary
 from twinloop.twin import Twin
 
-# What is recorded of a world at every control step: enough to step on from it bit for bit with the recorded
-# commands (the solver's warm start counts), without the inputs that are constant in every rollout.
+# State recorded at every control step: enough to continue from it bit for bit with the recorded commands (including
+# the solver's warm start), without the inputs that are constant in every rollout.
 STATE_SPEC = int(
     mujoco.mjtState.mjSTATE_TIME
     | mujoco.mjtState.mjSTATE_QPOS
@@ -28,7 +28,7 @@ STATE_SPEC = int(
     | mujoco.mjtState.mjSTATE_PLASTIC
 )
 
-# What `Simulation.warnings` counts, column by column: MuJoCo's warnings, then what other engines run out of.
+# Columns of `Simulation.warnings`: MuJoCo's warnings, then buffer overflows of other engines.
 WARNINGS = (
     *(mujoco.mjtWarning(kind).name for kind in range(int(mujoco.mjtWarning.mjNWARNING))),
     "contact buffers of convex pairs overflowed",
@@ -41,7 +41,7 @@ OUT_OF_MEMORY = int(mujoco.mjtWarning.mjWARN_CNSTRFULL)
 
 
 def state_columns(model: mujoco.MjModel, part: int) -> NDArray[np.intp]:
-    """Columns of a recorded state that hold one of its components (``mjtState`` bit)."""
+    """Return the columns of a recorded state that hold one of its components (``mjtState`` bit)."""
     size = mujoco.mj_stateSize(model, STATE_SPEC)
     columns = np.zeros(mujoco.mj_stateSize(model, int(part)))
     mujoco.mj_extractState(model, np.arange(size, dtype=np.float64), STATE_SPEC, columns, int(part))
@@ -56,7 +56,7 @@ _POSES = {
 
 
 def state_poses(model: mujoco.MjModel, states: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
-    """What places the bodies in recorded states ``(…, nstate)``, by name: qpos, mocap_pos and mocap_quat."""
+    """Return the components of recorded states ``(…, nstate)`` that place bodies: qpos, mocap_pos and mocap_quat."""
     return {name: states[..., state_columns(model, int(part))] for name, part in _POSES.items()}
 
 
@@ -93,7 +93,7 @@ class InitialState:
         object.__setattr__(self, "notes", {name: frozen(values) for name, values in self.notes.items()})
 
     def take(self, worlds: ArrayLike) -> InitialState:
-        """The beginnings of some worlds, in the order given."""
+        """Return the initial states of some worlds, in the order given."""
         index = np.asarray(worlds)
         notes = {name: values[index] for name, values in self.notes.items()}
         refused = tuple(self.refused[world] for world in index) if self.refused else ()
@@ -106,7 +106,7 @@ class InitialState:
 
     @classmethod
     def home(cls, twin: Twin, nworld: int) -> InitialState:
-        """Every world at the twin's keyframe ``home``, at rest."""
+        """Return initial states with every world at the twin's keyframe ``home``, at rest."""
         qpos, ctrl = twin.home()
         model = twin.model
         bodies = np.flatnonzero(model.body_mocapid >= 0)
@@ -121,7 +121,7 @@ class InitialState:
 
 
 class Simulation(Protocol):
-    """Worlds in the middle of a rollout. Arrays returned are current copies or read-only views."""
+    """Worlds in the middle of a rollout. Returned arrays are current copies or read-only views."""
 
     @property
     def nworld(self) -> int:
@@ -130,12 +130,12 @@ class Simulation(Protocol):
 
     @property
     def step_index(self) -> int:
-        """Control steps since the start."""
+        """Number of control steps since the start."""
         ...
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """Recorded state of every world now, ``(nworld, nstate)`` in the layout of ``STATE_SPEC``."""
+        """Present state of every world, ``(nworld, nstate)`` in the layout of ``STATE_SPEC``."""
         ...
 
     @property
@@ -149,15 +149,15 @@ class Simulation(Protocol):
         ...
 
     def derived(self, name: str) -> NDArray[np.float64]:
-        """A computed MjData field such as ``site_xpos``, ``(nworld, …)``, one physics step behind the state."""
+        """Return a computed MjData field such as ``site_xpos``, ``(nworld, …)``, one physics step behind the state."""
         ...
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Translational and rotational Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
+        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
         ...
 
     def advance(self, command: ArrayLike) -> None:
-        """One control period under commands ``(nworld, nu)`` in rad (or the actuator's unit)."""
+        """Run one control step under commands ``(nworld, nu)`` in rad (or the actuator's unit)."""
         ...
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
@@ -165,38 +165,38 @@ class Simulation(Protocol):
         ...
 
     def warnings(self) -> NDArray[np.int64]:
-        """Counters of the first ``nwarning`` of ``WARNINGS``, ``(nworld, nwarning)``."""
+        """Return the counters of the first ``nwarning`` of ``WARNINGS``, ``(nworld, nwarning)``."""
         ...
 
 
 class Controller(Protocol):
-    """What decides the commands: called once per control step with the running batch."""
+    """Function that chooses the commands, called once per control step with the running batch."""
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
-        """Commands ``(nworld, nu)`` issued now and held until the next call."""
+        """Return the commands ``(nworld, nu)``, which are held until the next call."""
         ...
 
 
 @runtime_checkable
 class DeviceController(Protocol):
-    """A controller that can also work where a simulation's arrays live, so that nothing crosses to the host."""
+    """A controller that can also run on a simulation's device, without copies to the host."""
 
     def __call__(self, simulation: Simulation) -> Array:
-        """See `Controller`."""
+        """Return the commands ``(nworld, nu)``, which are held until the next call."""
         ...
 
     def on(self, arrays: ArrayLibrary) -> Controller:
-        """The same controller at its beginning, for simulations that give and take those arrays."""
+        """Return the same controller in its initial state, for simulations with arrays of this library."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class Trajectories:
-    """What a rollout recorded.
+    """Record of a rollout.
 
     ``states`` ``(nworld, nstep + 1, nstate)``, ``commands`` ``(nworld, nstep, nu)`` as issued, ``invalid_step``
-    ``(nworld,)`` the first control step after which a world could not be trusted (-1: never) with its ``reason``,
-    ``records`` derived fields by name, ``(nworld, nstep + 1, …)``.
+    ``(nworld,)`` the first control step after which a world is invalid (-1: never) with its ``reason``, ``records``
+    derived fields by name, ``(nworld, nstep + 1, …)``.
     """
 
     model: mujoco.MjModel
@@ -208,11 +208,11 @@ class Trajectories:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds that ran to the end without divergence, warning or overflow."""
+        """Worlds that ran to the end without divergence, warning or overflow, ``(nworld,)``."""
         return self.invalid_step < 0
 
     def part(self, component: int) -> NDArray[np.float64]:
-        """One state component (``mjtState`` bit) over worlds and time."""
+        """Return one state component (``mjtState`` bit) of all worlds and steps, ``(nworld, nstep + 1, …)``."""
         return self.states[..., state_columns(self.model, component)]
 
     @property
@@ -227,19 +227,19 @@ class Trajectories:
 
     @property
     def time(self) -> NDArray[np.float64]:
-        """True time since each world began, ``(nworld, nstep + 1)`` in s."""
+        """True time since the start of each world, ``(nworld, nstep + 1)`` in s."""
         return self.part(int(mujoco.mjtState.mjSTATE_TIME))[..., 0]
 
 
 class Backend(Protocol):
-    """A way of running worlds."""
+    """Implementation that runs worlds."""
 
     name: str
 
     def start(
         self, twin: Twin, params: ParamTable, initial: InitialState, nstep: int, *, derived: Sequence[str] = ()
     ) -> Simulation:
-        """Return worlds with these parameters in their initial states.
+        """Return a simulation of worlds with these parameters, in their initial states.
 
         ``nstep`` is the intended number of control steps; a backend may use it for its buffers. ``derived`` names the
         computed MjData fields that will be read.

@@ -23,13 +23,13 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 INSTALL = 'pip install "twinloop[ray]"'
-# How often Ray runs a task again whose process or machine died. A task that kills its process each time must end.
+# Retries of a task whose process or machine died; limited, so that a task that always kills its process ends.
 _RETRIES = 5
-_PATIENCE_S = 5.0  # for an answer to a knock at the cluster's address; our choice
+_PATIENCE_S = 5.0  # timeout of the connection test; our choice
 
 
 class RayCluster:
-    """Tasks on a Ray cluster, one core each; an `Engine` of `core.pool`.
+    """Work engine that runs tasks on a Ray cluster, one core each; see `core.pool.WorkEngine`.
 
     Args:
         address: ``HOST:PORT`` of a running cluster, ``auto`` for the cluster of this machine, or empty: the address in
@@ -37,7 +37,7 @@ class RayCluster:
         workers: parallel tasks; 0 uses every core of the cluster.
 
     Raises:
-        MissingDependencyError: Ray is not installed, or no cluster answers; contains the next step.
+        MissingDependencyError: Ray is not installed, or no cluster answers; the message has the next step.
         InputError: the address has no port.
     """
 
@@ -51,7 +51,7 @@ class RayCluster:
         self.workers = workers or max(1, int(self._ray.cluster_resources().get("CPU", 1)))
 
     def map(self, function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[tuple[Item, Result]]:
-        """See `core.pool.WorkEngine`."""
+        """Yield every item with ``function(item)``, in the order of the items."""
         task = self._ray.remote(num_cpus=1, max_retries=_RETRIES)(_run)
         pending: collections.deque[tuple[Item, Any]] = collections.deque()
         try:
@@ -88,7 +88,7 @@ class RayCluster:
 
 
 def _run(function: Callable[[Item], Result], item: Item) -> Result:
-    """Run a task where libraries keep to its one core."""
+    """Run a task with libraries limited to one thread."""
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     return function(item)
@@ -107,7 +107,7 @@ def _import_ray() -> Any:
 
 
 def _connect(ray: Any, address: str) -> None:
-    """Join the cluster at an address, or start one of this machine."""
+    """Connect to the cluster at an address, or start a local one."""
     options = {"include_dashboard": False} if not address or address == "local" else {"address": address}
     if address and address not in ("auto", "local"):
         _probe(address)
@@ -120,7 +120,7 @@ def _connect(ray: Any, address: str) -> None:
 
 
 def _probe(address: str) -> None:
-    """Knock before Ray does: it would try for minutes."""
+    """Test the connection before Ray does, which would retry for minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():
         raise InputError(f"The Ray address {address!r} is not HOST:PORT. Write --engine ray:HOST:6379, or ray:auto.")

@@ -1,4 +1,4 @@
-"""The plain loop over ``mj_step``: slow, obvious, and what every other backend is compared with."""
+"""Simulate worlds with a plain loop over ``mj_step``: slow and simple, the reference for all other backends."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from twinloop.twin import Twin
 
 
 class BackendReference:
-    """One MjModel and one MjData per world, stepped one after the other."""
+    """Backend with one MjModel and one MjData per world, stepped one after the other."""
 
     name = "reference"
 
@@ -27,16 +27,16 @@ class BackendReference:
         twin: Twin,
         params: ParamTable,
         initial: InitialState,
-        nstep: int,  # noqa: ARG002  # any number
+        nstep: int,  # noqa: ARG002  # not needed
         *,
-        derived: Sequence[str] = (),  # noqa: ARG002  # every field of an MjData is at hand
+        derived: Sequence[str] = (),  # noqa: ARG002  # every field of MjData is available
     ) -> SimulationReference:
-        """Worlds at their beginning."""
+        """Return a simulation with all worlds in their initial states."""
         return SimulationReference(twin, params, initial)
 
 
 class SimulationReference:
-    """See `simulate.protocol.Simulation`."""
+    """`Simulation` with one MjModel and one MjData per world."""
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState) -> None:
         self.nworld, self.step_index = initial.nworld, 0
@@ -49,7 +49,7 @@ class SimulationReference:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Present state of every world, ``(nworld, nstate)``."""
         states = np.empty((self.nworld, mujoco.mj_stateSize(self._worlds[0][0], STATE_SPEC)))
         for row, (model, data) in zip(states, self._worlds, strict=True):
             mujoco.mj_getState(model, data, row, STATE_SPEC)
@@ -57,20 +57,20 @@ class SimulationReference:
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Positions ``(nworld, nq)``."""
         return self.derived("qpos")
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Velocities ``(nworld, nv)``."""
         return self.derived("qvel")
 
     def derived(self, name: str) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Return a field of every world's MjData, ``(nworld, …)``."""
         return np.stack([getattr(data, name) for _, data in self._worlds])
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See the protocol."""
+        """Return the Jacobians ``(nworld, 3, nv)`` by ``mj_jac`` at the present positions."""
         points = np.broadcast_to(point, (self.nworld, 3))
         linear, angular = (np.zeros((self.nworld, 3, self._worlds[0][0].nv)) for _ in range(2))
         for world, (model, data) in enumerate(self._worlds):
@@ -81,7 +81,7 @@ class SimulationReference:
         return linear, angular
 
     def advance(self, command: ArrayLike) -> None:
-        """See the protocol."""
+        """Run one control step, world by world; a world with a new warning stops."""
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.controls(np.asarray(command, dtype=np.float64))
         wrenches = self._pushes.wrenches(step, clock.began, clock.ratio)
@@ -107,7 +107,7 @@ class SimulationReference:
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """See the protocol."""
+        """Restart some worlds with new models, data and drives."""
         index = np.asarray(worlds)
         self._commands.restart(index, params, initial.command)
         self._params = self._params.put(index, params)
@@ -117,12 +117,12 @@ class SimulationReference:
             self._drives[world] = DriveStages(self._twin, params.take([row]))
 
     def warnings(self) -> NDArray[np.int64]:
-        """See the protocol."""
+        """Return MuJoCo's warning counters, ``(nworld, nwarning)``."""
         return np.stack([data.warning.number for _, data in self._worlds]).astype(np.int64)
 
 
 def _begin(twin: Twin, params: ParamTable, initial: InitialState, world: int) -> tuple[mujoco.MjModel, mujoco.MjData]:
-    """One world of a table at its beginning."""
+    """Return model and data of one world of a table in its initial state."""
     model = copy.copy(twin.model)
     twin.fields(params.take([world])).write_inplace(model, 0)
     data = mujoco.MjData(model)

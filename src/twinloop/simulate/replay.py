@@ -1,4 +1,4 @@
-"""Recorded commands through a twin, open loop from the first frame of each window, on a coarser step if wished."""
+"""Replay recorded commands in a twin, open loop from the first frame of each window."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_SUBSTEPS = 2
 
 
 def at_physics_rate(twin: Twin, physics_hz: float) -> Twin:
-    """The twin on physics at about ``physics_hz``, or at its own rate if that is lower."""
+    """Return the twin with physics at about ``physics_hz``, or at its own rate if that is lower."""
     substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
     model = copy.copy(twin.model)
     model.opt.timestep = 1.0 / (twin.control_hz * substeps)
@@ -27,21 +27,21 @@ def at_physics_rate(twin: Twin, physics_hz: float) -> Twin:
     return replace(twin, spec=spec, model=model)
 
 
-_MOST_WORLDS = 600  # at once, of windows of 300 frames: about 100 MB of states
+_MOST_WORLDS = 600  # in one batch, for windows of 300 frames: about 100 MB of states
 _USUAL_FRAMES = 300
-_LIKE = 1.25  # windows up to so many times as long as the shortest run beside it
+_LIKE = 1.25  # largest ratio of the lengths of two windows in one batch
 
 
 def replay(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
-    """What would have been measured, ``(nworld, nwindow, nframe, nchannel)`` in the channels' units.
+    """Return the predicted measurements, ``(nworld, nwindow, nframe, nchannel)`` in the channels' units.
 
-    The first frame is the measured one with its corrections. A world that diverges reads infinity from then on, and
-    nothing (NaN) is read where windows much shorter than the longest have ended.
+    The first frame is the measured one with its corrections. The values of a world are infinite after it diverges, and
+    NaN after the end of a window that is much shorter than the longest one.
 
     Args:
-        backend: where the worlds run.
+        backend: backend that runs the worlds.
         logs: the windows.
         params: rows of ``logs.twin``'s parameters, one per world; the log's own conditions replace theirs.
         local: corrections of the first states, ``(nworld, nwindow, logs.nlocal)``; None for none.
@@ -56,7 +56,7 @@ def replay(
             windows = windows.trimmed()
         length = windows.commands.shape[1]
         most = max(1, int(_MOST_WORLDS * max(1.0, _USUAL_FRAMES / length)) // len(rows))
-        for begin in range(0, nworld, most):  # in portions, so that memory stays flat
+        for begin in range(0, nworld, most):  # in parts, to limit memory
             worlds = np.arange(begin, min(begin + most, nworld))
             part = _replay(backend, windows, params.take(worlds), local[np.ix_(worlds, rows)])
             readings[begin : begin + most, rows, :length] = part
@@ -64,7 +64,7 @@ def replay(
 
 
 def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
-    """Windows in groups of about the same length, so that none runs far beyond its end."""
+    """Yield windows in groups of about the same length, so that none runs far beyond its end."""
     order = np.argsort(lengths, kind="stable")
     while len(order):
         count = int(np.searchsorted(lengths[order], _LIKE * lengths[order[0]], side="right"))
@@ -73,11 +73,11 @@ def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
 
 
 def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> ReplayedMotion:
-    """Where everything moves to in each window of one world, uncorrected: ``qpos`` is ``(nwindow, nframe, nq)``.
+    """Return the motion in each window of one world, without corrections; ``qpos`` is ``(nwindow, nframe, nq)``.
 
     Args:
-        backend: where the windows run.
-        logs: the windows, few enough to be kept whole.
+        backend: backend that runs the windows.
+        logs: the windows, few enough for one batch.
         params: one row of ``logs.twin``'s parameters.
     """
     return _run(backend, logs, params, np.zeros((1, len(logs), logs.nlocal)))[0]
@@ -86,7 +86,7 @@ def replay_motion(backend: Backend, logs: ReplayLogs, params: ParamTable) -> Rep
 def _run(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]
 ) -> tuple[ReplayedMotion, ParamTable]:
-    """The motion of every window of every world, worlds first, and the parameters of each."""
+    """Return the motion of every window of every world, worlds first, and the parameters of each."""
     table = with_conditions(logs, params)
     initial = logs.start.states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))
     commands = np.tile(logs.commands[:, :-1], (params.nworld, 1, 1))
@@ -107,7 +107,7 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
 
 
 def with_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
-    """Return a row for each window of each world, with the log's conditions of its windows."""
+    """Return a parameter row for each window of each world, with the log's conditions of the window."""
     values = np.repeat(params.values, len(logs), axis=0)
     for name, known in logs.conditions.items():
         logs.twin.require(name).check(known, where="the log's conditions")

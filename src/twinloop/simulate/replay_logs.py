@@ -1,4 +1,4 @@
-"""Recorded episodes cut into windows that a twin can replay side by side."""
+"""Cut recorded episodes into windows that a twin can replay in one batch."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class ReplayOptions:
         stride: distance between the starts of windows, in s; by default windows do not overlap.
         start: initial velocities of a window: ``rest``, or ``measured`` (the signal ``joint_velocity`` or
             ``twist/BODY`` if the log has it, else differences of positions).
-        compare: kinds of measurement, see `channels.measures`; joint positions first if there are any.
+        compare: kinds of measurement, see `channels.measures`; joint positions come first, if compared.
         contacts: keep contacts and joint stops. A log of joint positions alone contains neither the objects on the
             table nor the stops of a calibrated joint.
         torque: input of a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
         conditions: parameters whose value every episode states: parameter by name of the episode's condition.
         local: unknown corrections of each window's first state, by prior standard deviation: ``position`` (joints rad
             or m; free bodies m), ``rotation`` (free bodies, rad), ``velocity`` (rad/s or m/s), ``spin`` (rad/s).
-        history: s of commands before a window that may still be in the delay line.
+        history: time in s before a window whose commands may still be delayed into it.
     """
 
     window: float | None = None
@@ -56,7 +56,7 @@ class ReplayOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayLogs:
-    """Windows of equal rate, ready to be replayed; whole episodes unless they were cut.
+    """Windows of equal rate, ready for a replay; whole episodes unless they were cut.
 
     ``twin`` is the variant at the log's rate, without contacts unless requested. ``commands`` ``(nwindow, nframe, nu)``
     are in the actuators' units, the last one held to the longest window; ``measured`` ``(nwindow, nframe, nchannel)``
@@ -84,22 +84,22 @@ class ReplayLogs:
 
     @property
     def channels(self) -> tuple[MeasuredChannel, ...]:
-        """What the last axis of ``measured`` is."""
+        """Channels of the last axis of ``measured``."""
         return tuple(channel for measure in self.measures for channel in measure.channels)
 
     @property
     def lengths(self) -> NDArray[np.int64]:
-        """Frames of each window."""
+        """Number of frames with a measurement in each window, ``(nwindow,)``."""
         return np.sum(~np.isnan(self.measured).all(axis=-1), axis=1)
 
     @property
     def episodes(self) -> tuple[int, ...]:
-        """Numbers of the episodes, each once, in increasing order."""
+        """Numbers of the episodes, each once, in ascending order."""
         return tuple(sorted(set(self.numbers)))
 
     @property
     def ends(self) -> NDArray[np.int64]:
-        """Frames of each window up to the last one in which something was measured; at least two."""
+        """Number of frames of each window up to the last one with a measurement, ``(nwindow,)``; at least two."""
         seen = np.any(~np.isnan(self.measured), axis=-1)
         return np.maximum(self.measured.shape[1] - np.argmax(seen[:, ::-1], axis=1), _TWO)
 
@@ -110,23 +110,23 @@ class ReplayLogs:
 
     @property
     def episode_lengths(self) -> Array:
-        """Frames of each episode's windows, ``(nepisode,)``."""
+        """Number of measured frames of each episode's windows, ``(nepisode,)``."""
         return self._by_episode(self.lengths)
 
     def episode_errors(self, readings: Array) -> Array:
-        """Mean absolute error of readings ``(nwindow, nframe, nchannel)`` by episode, ``(nepisode, nchannel)``."""
+        """Return the mean absolute error of readings ``(nwindow, nframe, nchannel)``, ``(nepisode, nchannel)``."""
         size = np.abs(readings - self.measured)
         return self._by_episode(np.nansum(size, axis=1)) / self._by_episode(np.sum(~np.isnan(size), axis=1))
 
     def _by_episode(self, values: NDArray[Any]) -> Array:
-        """Sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
+        """Return sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
         sums = np.zeros((len(self.episodes), *values.shape[1:]))
         np.add.at(sums, self.clusters, values)
         return sums
 
     @property
     def nlocal(self) -> int:
-        """Unknowns of each window's first state."""
+        """Number of components of each window's first state that may be corrected."""
         return len(self.start.sd)
 
     def __len__(self) -> int:
@@ -134,16 +134,16 @@ class ReplayLogs:
 
     @property
     def held(self) -> Array:
-        """What would have been measured if the first frame of each window lasted, ``(nwindow, nframe, nchannel)``."""
+        """Prediction of a baseline that holds the first frame of each window, ``(nwindow, nframe, nchannel)``."""
         return self.instead([first_held(kept) for kept in self.kept])
 
     def instead(self, others: Sequence[Array]) -> Array:
-        """What would be predicted if ``others`` were there in place of ``kept``, ``(nwindow, nframe, nchannel)``."""
+        """Return the predicted channels with ``others`` in place of ``kept``, ``(nwindow, nframe, nchannel)``."""
         rows = zip(self.measures, self.kept, others, strict=True)
         return np.concatenate([measure.instead(kept, other) for measure, kept, other in rows], axis=-1)
 
     def take(self, rows: ArrayLike) -> ReplayLogs:
-        """Some of the windows, by position."""
+        """Return some of the windows, by position."""
         index = np.asarray(rows, dtype=np.intp)
         return replace(
             self,
@@ -167,13 +167,13 @@ class ReplayLogs:
         )
 
     def of_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
-        """The windows of some episodes."""
+        """Return the windows of some episodes."""
         wanted = set(numbers)
         return self.take([row for row, number in enumerate(self.numbers) if number in wanted])
 
 
 def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions | None = None) -> ReplayLogs:
-    """Return episodes in the order of the twin's joints, cut into windows.
+    """Return the windows of episodes, with columns in the order of the twin's joints.
 
     If the log has no calibration of its units in radians, the twin's joint ranges replace it.
 
@@ -242,7 +242,7 @@ def _refuse_window(episodes: Sequence[Episode], options: ReplayOptions) -> None:
 
 
 def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
-    """First frame and the one past the last of an episode's windows, while its motors are on."""
+    """Return first and end frame of an episode's windows, up to the frame at which its motors are switched off."""
     last = len(episode)
     if "enabled" in episode.signals:
         off = np.flatnonzero(at_frames(episode, "enabled")[:, 0] < 1.0)
@@ -269,7 +269,7 @@ def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitM
 
 
 def _refuse_command(twin: Twin, episode: Episode, options: ReplayOptions) -> None:
-    """Refuse an episode whose commands are not what the twin's actuators take."""
+    """Refuse an episode whose kind of command does not fit the twin's actuators."""
     takes, where = twin.robot.control, f"Episode {episode.index}" + (f" of {episode.origin}" if episode.origin else "")
     if takes == "torque" and options.torque == "measured":
         return
@@ -317,7 +317,7 @@ def _variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
     model = copy.copy(twin.model)
     if not contacts:
         model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
-        model.jnt_limited[:] = 0  # joints alone: the flanks of gears are limits as well
+        model.jnt_limited[:] = 0  # only joints: the play of gears is modelled by limits as well
     model.opt.timestep = 1.0 / (control_hz * substeps)
     spec = twin.spec.model_copy(update={"control_hz": control_hz, "substeps": substeps})
     return replace(twin, spec=spec, model=model)

@@ -1,4 +1,4 @@
-"""Where windows of a log begin: positions and speeds as measured, and corrections of them that a fit may look for."""
+"""Determine the initial states of a log's windows: measured positions and velocities, and their corrections."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ _LOCAL = ("position", "rotation", "velocity", "spin")
 
 @dataclass(frozen=True, kw_only=True)
 class WindowStart:
-    """First states of windows, and which of their components a fit may correct.
+    """Initial states of windows, and which of their components a fit may correct.
 
     ``rest`` holds everything but the robot's joints, whose measured ``joints`` and ``speeds`` ``(nwindow, n)`` in SI
     still pass through the encoders' offset and scale. ``dofs`` ``(m,)`` are the components that may be corrected, of
-    the positions (in the tangent space) before ``nposition`` and of the velocities from there; ``sd`` ``(m,)`` is how
-    far off they may be.
+    the positions (in the tangent space) before ``nposition`` and of the velocities from there; ``sd`` ``(m,)`` are
+    the standard deviations of the corrections.
     """
 
     rest: InitialState
@@ -40,11 +40,11 @@ class WindowStart:
     sd: Array
 
     def take(self, rows: NDArray[np.intp]) -> WindowStart:
-        """Some of the windows."""
+        """Return the starts of some windows."""
         return replace(self, rest=self.rest.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
 
     def states(self, twin: Twin, table: ParamTable, local: Array) -> InitialState:
-        """The first states of worlds, window by window again and again.
+        """Return the initial states of worlds: all windows in order, repeated for each set of parameters.
 
         Args:
             twin: the twin.
@@ -70,7 +70,7 @@ class WindowStart:
 
 
 def integrated(model: mujoco.MjModel, qpos: Array, move: Array) -> Array:
-    """Positions ``(nworld, nq)`` after a move ``(nworld, nv)`` in their tangent space (see ``mj_integratePos``)."""
+    """Return positions ``(nworld, nq)`` after a move ``(nworld, nv)`` in their tangent space (``mj_integratePos``)."""
     moved = qpos.copy()
     for joint in range(model.njnt):
         kind, at, dof = int(model.jnt_type[joint]), int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
@@ -104,11 +104,11 @@ def read_starts(
         twin: the twin.
         starts: episode and frame of each window.
         joints: positions of the robot's joints in every episode by its number, ``(T, n)`` in SI.
-        columns: of the log, of each of the twin's joints.
+        columns: the log's column of each of the twin's joints.
         commands: commands at the actuators, ``(T, nu)``, by episode.
         resting: start with zero velocity.
         sd: components that may be corrected, see `ReplayOptions.local`.
-        history: commands kept from before a window.
+        history: number of commands to keep from before a window.
 
     Raises:
         UnknownNameError: an unknown key in ``sd``.
@@ -140,7 +140,7 @@ def _free_bodies(model: mujoco.MjModel) -> list[str]:
 def _place(
     model: mujoco.MjModel, body: str, starts: Sequence[tuple[Episode, int]], qpos: Array, qvel: Array, *, resting: bool
 ) -> None:
-    """Put a free body where the log saw it; where it saw nothing of it, it stays at home."""
+    """Set a free body to its logged pose and velocity; without a logged pose it stays at home."""
     at, dof = free_joint(model, body)
     for row, (episode, frame) in enumerate(starts):
         if f"pose/{body}" in episode.signals:
@@ -152,7 +152,7 @@ def _place(
 
 
 def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
-    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; empty without one."""
+    """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; 0 without one."""
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:
@@ -161,20 +161,20 @@ def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> 
 
 
 def _speeds(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:
-    """Measured speeds, or differences of positions where the log holds none."""
+    """Return measured joint velocities, or differences of positions if the log has none, ``(T, n)``."""
     if "joint_velocity" in episode.signals:
         return at_frames(episode, "joint_velocity")[:, list(columns)]
     return np.gradient(positions, episode.time, axis=0)
 
 
 def _earlier(commands: Array, frame: int, history: int) -> Array:
-    """The command in force before, and those of the last steps before the frame, ``(1 + history, nu)``."""
+    """Return the command in force before the window, and those of the last steps, ``(1 + history, nu)``."""
     rows = np.arange(frame - history - 1, frame)
     return commands[np.maximum(rows, 0)]
 
 
 def _corrected(twin: Twin, bodies: Sequence[str], sd: Mapping[str, float]) -> tuple[NDArray[np.intp], int, Array]:
-    """Degrees of freedom that may be corrected, how many of them positions, and their standard deviations."""
+    """Return the correctable degrees of freedom, how many of them are positions, and their standard deviations."""
     for key in sd:
         if key not in _LOCAL:
             raise UnknownNameError("correction of a first state", key, _LOCAL)

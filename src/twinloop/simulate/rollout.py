@@ -1,4 +1,4 @@
-"""Worlds from their beginning to their end under a controller, recorded, and no longer trusted once they diverge."""
+"""Run worlds under a controller from start to end, record them, and detect divergence."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ BACKENDS: Registry[Callable[..., Backend]] = Registry(
 class DivergenceMonitor:
     """Detect worlds whose warning counters rise or whose state is not finite.
 
-    The check runs on a simulation's arrays where they are, also on a device, and copies nothing to the host until it is
+    The check runs on the simulation's own arrays, also on a device, and copies nothing to the host until a result is
     read.
     """
 
@@ -52,17 +52,17 @@ class DivergenceMonitor:
 
     @property
     def invalid_step(self) -> NDArray[np.int64]:
-        """Control step of the simulation after which something was noticed (-1: never), ``(nworld,)``."""
+        """Control step after which each world became invalid (-1: never), ``(nworld,)``."""
         return to_host(self._step).copy()
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Worlds in which nothing was noticed, ``(nworld,)``."""
+        """Worlds without divergence so far, ``(nworld,)``."""
         return self.invalid_step < 0
 
     @property
     def reason(self) -> list[str]:
-        """Return the reason per world, empty for a valid world."""
+        """Reason per world, empty for a valid world."""
         kinds, reasons = to_host(self._kinds), [""] * len(self.invalid_step)
         for world in np.flatnonzero(self.invalid_step >= 0):
             names = [WARNINGS[kind] for kind in np.flatnonzero(kinds[world])]
@@ -70,7 +70,7 @@ class DivergenceMonitor:
         return reasons
 
     def look(self, simulation: Simulation, state: Array) -> None:
-        """Judge every world after a control step by its counters and its ``state`` ``(nworld, nstate)``."""
+        """Check every world after a control step by its counters and its ``state`` ``(nworld, nstate)``."""
         xp = array_namespace(state)
         risen = simulation.warnings() > self._before
         lost = ~xp.all(xp.isfinite(state), axis=1)
@@ -87,16 +87,16 @@ class DivergenceMonitor:
 
 
 def open_backend(name: str = "threads", *, nthread: int = 0) -> Backend:
-    """The backend of that name.
+    """Return the backend of that name.
 
     Args:
         name: ``threads``, ``reference``, or ``warp``, the first CUDA device; ``warp:DEVICE`` is another of Warp's,
-            such as ``warp:cpu``. A backend of an installed package takes ``:DEVICE`` and threads where its class has
+            such as ``warp:cpu``. A backend of an installed package takes ``:DEVICE`` and threads if its class has
             parameters ``device`` and ``nthread``.
         nthread: C threads of ``threads`` (0: every core).
 
     Raises:
-        UnknownNameError: there is none of that name.
+        UnknownNameError: there is no backend of that name.
         MissingDependencyError: it lacks a package or a CUDA device.
     """
     kind, colon, device = name.partition(":")
@@ -169,23 +169,23 @@ def _where_it_lives(
 
 
 class _RecordedSeries:
-    """One quantity over time, stored where it is computed and copied to the host once, at the end."""
+    """One quantity over time, stored on its own device and copied to the host once, at the end."""
 
     def __init__(self, like: Array, length: int, shape: tuple[int, ...]) -> None:
-        """Room for ``length`` values of a shape, of the type and in the place of ``like``."""
+        """Allocate ``length`` values of a shape, with the type and on the device of ``like``."""
         arrays = ArrayLibrary.of(like)
         self._rows = arrays.xp.empty((like.shape[0], length, *shape), dtype=like.dtype, device=arrays.device)
         self._count = 0
 
     @classmethod
     def begin(cls, first: Array, nstep: int) -> _RecordedSeries:
-        """A value now, and room for one after each step."""
+        """Return a series with its first value, and room for one after each of ``nstep`` steps."""
         series = cls(first, nstep + 1, tuple(first.shape[1:]))
         series.put(first)
         return series
 
     def put(self, values: Array) -> Array:
-        """Keep the next; returns it."""
+        """Store the next value and return it."""
         self._rows[:, self._count] = values
         self._count += 1
         return values

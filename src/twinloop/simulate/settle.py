@@ -16,24 +16,24 @@ from twinloop.simulate.protocol import InitialState
 from twinloop.simulate.threads import make_batch
 from twinloop.twin import Twin
 
-# Still: slower than this. Our choice: a thing this slow moves 1 mm in the time of a grasp.
+# At rest: slower than this. Our choice: such an object moves 1 mm in the time of a grasp.
 REST_SPEED, REST_SPIN = 0.002, 0.05  # m/s, rad/s
-_LOOK = 0.1  # s between looks
-_SLOWED = 0.1  # s in which drag takes most of a speed
-# m/s and rad/s about the body's axes: twice what tips a thing that 0.5 mm of rolling friction holds on an edge 18 mm
+_LOOK = 0.1  # s between checks
+_SLOWED = 0.1  # s; time constant of the drag
+# m/s and rad/s about the body's axes: twice what tips an object that 0.5 mm of rolling friction holds on an edge 18 mm
 # from its centre, and a quarter of the energy that tips a bottle of 90 x 30 mm.
 _NUDGES = np.array([[0.0, 0.0, 0.0, 1.5, 1.2, 0.5], [0.0, 0.0, 0.0, -1.2, 1.5, -0.5]])
-_DRAGGED = 10  # looks after which a world goes on without drag, still or not
-_TOUCH = 2e-4  # m: things closer than this touch; soft contacts hold a thing with less than a tenth of that
-_NOT_YET = ("push/", "timing/")  # what happens in an episode does not happen before it
+_DRAGGED = 10  # checks after which a world continues without drag, at rest or not
+_TOUCH = 2e-4  # m: geoms closer than this touch; soft contacts support an object with less than a tenth of it
+_NOT_YET = ("push/", "timing/")  # effects that start with the episode, not before
 
 
 @dataclass(frozen=True, kw_only=True)
 class SettledWorlds:
-    """Worlds after their things have fallen.
+    """Worlds after their objects have fallen.
 
-    ``qpos`` ``(nworld, nq)`` at the moment a world came to rest, ``at_rest`` ``(nworld,)`` whether it did, ``time``
-    ``(nworld,)`` in s when, ``contacts`` what touches then, one per world.
+    ``qpos`` ``(nworld, nq)`` are the final positions, ``at_rest`` ``(nworld,)`` is whether a world is at rest, ``time``
+    ``(nworld,)`` since when, in s (NaN: not), ``contacts`` its final contacts, one per world.
     """
 
     qpos: NDArray[np.float64]
@@ -44,7 +44,7 @@ class SettledWorlds:
 
 @dataclass(frozen=True, kw_only=True)
 class Contacts:
-    """What touches in one world: pairs of bodies and of geoms ``(ncon, 2)``, and how deep (m, positive inside)."""
+    """Contacts in one world: pairs of bodies and of geoms ``(ncon, 2)``, and depths in m, positive inside."""
 
     bodies: NDArray[np.intp]
     geoms: NDArray[np.intp]
@@ -56,7 +56,7 @@ class Contacts:
         return float(self.depth[part].max(initial=0.0))
 
     def supported(self, ground: int) -> set[int]:
-        """Bodies that a chain of contacts joins to the geom ``ground``."""
+        """Return the bodies that a chain of contacts joins to the geom ``ground``."""
         reached = {int(body) for pair, at in zip(self.bodies, self.geoms, strict=True) if ground in at for body in pair}
         reached.discard(0)
         while True:
@@ -67,7 +67,7 @@ class Contacts:
             reached = more
 
     def partners(self, body: int) -> set[tuple[int, int]]:
-        """(body, geom) of everything that touches a body."""
+        """Return (body, geom) of everything that touches a body."""
         found = (self.bodies == body).any(axis=1)
         return {
             (int(pair[side]), int(geoms[side]))
@@ -90,9 +90,8 @@ def settle(
     """Simulate free bodies until they rest, each world separately, with the robot held by its initial command.
 
     A world first runs with drag on the falling bodies, which soon ends rolling and rocking. Then they are pushed
-    slightly
-    in several directions, and the simulation continues without drag: a body balanced on an edge falls over. A world is
-    at rest if all bodies rest again after each push.
+    slightly in several directions, and the simulation continues without drag: a body balanced on an edge falls over. A
+    world is at rest if all bodies rest again after each push.
 
     Args:
         joints: ids of the ``n`` free joints that are checked.
@@ -126,14 +125,14 @@ def settle(
 
 
 def _drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Damping ``(nworld, n, 6)`` that slows each body with the time constant ``_SLOWED``."""
+    """Return the damping ``(nworld, n, 6)`` that slows each body with the time constant ``_SLOWED``."""
     bodies = twin.model.jnt_bodyid[joints]
     mass, inertia = (batch.expand(name)[:, bodies] for name in ("body_mass", "body_inertia"))
     return np.concatenate([np.repeat(mass[..., None], 3, axis=2), inertia], axis=2) / _SLOWED
 
 
 def touching(twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]) -> tuple[Contacts, ...]:
-    """What touches in every world at some positions ``(nworld, nq)``."""
+    """Return the contacts of every world at positions ``(nworld, nq)``."""
     batch = make_batch(twin, params, initial, 1)
     batch.bind("qpos")[...] = np.where(np.isfinite(qpos), qpos, 0.0)
     data = mujoco.MjData(twin.model)
@@ -148,13 +147,13 @@ def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
 
 
 def _still(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Return whether all free bodies with velocities ``(nworld, n, 6)`` rest."""
+    """Return whether all free bodies with velocities ``(nworld, n, 6)`` are at rest, ``(nworld,)``."""
     speed = np.sqrt((velocity[..., :3] ** 2).sum(axis=-1))
     spin = np.sqrt((velocity[..., 3:] ** 2).sum(axis=-1))
     return ((speed < REST_SPEED) & (spin < REST_SPIN)).all(axis=1)
 
 
 def _quiet(params: ParamTable) -> ParamTable:
-    """The table without what happens by the clock or by chance."""
+    """Return the table without pushes and timing errors."""
     kept = [i for i, name in enumerate(params.names) if not name.startswith(_NOT_YET)]
     return ParamTable(names=tuple(params.names[i] for i in kept), values=params.values[:, kept])

@@ -1,4 +1,4 @@
-"""Worlds on C threads through ``mujoco.batch.Batch``; equal to the reference bit for bit."""
+"""Simulate worlds on C threads with ``mujoco.batch.Batch``, bit for bit equal to the reference."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
 
-# What a control step sets before every physics step where bodies are pushed.
+# MjData fields of physics steps with drives, and state components that a rollout with pushes sets.
 _DRIVEN = ("qpos", "qvel", "ctrl", "actuator_force", "xfrc_applied")
 _PUSHED = int(mujoco.mjtState.mjSTATE_CTRL | mujoco.mjtState.mjSTATE_XFRC_APPLIED)
 
 
 class BackendThreads:
-    """``nthread`` C threads over all worlds (0: every core)."""
+    """Backend on ``nthread`` C threads (0: every core)."""
 
     name = "threads"
 
@@ -37,16 +37,16 @@ class BackendThreads:
         twin: Twin,
         params: ParamTable,
         initial: InitialState,
-        nstep: int,  # noqa: ARG002  # any number
+        nstep: int,  # noqa: ARG002  # not needed
         *,
         derived: Sequence[str] = (),
     ) -> SimulationThreads:
-        """Worlds at their beginning."""
+        """Return a simulation with all worlds in their initial states."""
         return SimulationThreads(twin, params, initial, derived=derived, nthread=self.nthread)
 
 
 class SimulationThreads:
-    """See `simulate.protocol.Simulation`."""
+    """`Simulation` of worlds in one ``mujoco.batch.Batch``."""
 
     def __init__(
         self,
@@ -71,29 +71,29 @@ class SimulationThreads:
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Present state of every world, ``(nworld, nstate)``."""
         return self.batch.state[:, self._columns]
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Positions ``(nworld, nq)``."""
         return self.batch.bind("qpos").copy()
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Velocities ``(nworld, nv)``."""
         return self.batch.bind("qvel").copy()
 
     def derived(self, name: str) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
         return self._derived[name]
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See the protocol."""
+        """Return the batch's Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
         return self.batch.jac(body, point)
 
     def advance(self, command: ArrayLike) -> None:
-        """See the protocol."""
+        """Run one control step: one call for all physics steps, or step by step if drives act between them."""
         step, clock = self._commands.step, self._commands.clock
         with span("command path"):
             controls = self._commands.controls(np.asarray(command, dtype=np.float64))
@@ -117,7 +117,7 @@ class SimulationThreads:
         self.step_index += 1
 
     def _step_driven(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
-        """Physics steps one by one, the drives acting before each; a world with a warning stops, as in a rollout."""
+        """Run physics steps one by one, with drives before each; a world with a warning stops, as in a rollout."""
         batch, worlds, before = self.batch, np.arange(self.nworld, dtype=np.int32), self.warnings()
         qpos, qvel, ctrl, force, pushed = (batch.bind(name) for name in _DRIVEN)
         timestep = np.broadcast_to(self._commands.clock.timestep, self.nworld)
@@ -135,7 +135,7 @@ class SimulationThreads:
             worlds = np.flatnonzero((self.warnings() <= before).all(axis=1)).astype(np.int32)
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """See the protocol."""
+        """Restart some worlds with their new parameters and initial states."""
         index = np.asarray(worlds, dtype=np.int32)
         self._commands.restart(index, params, initial.command)
         self._drives.restart(index, params)
@@ -149,14 +149,14 @@ class SimulationThreads:
             self.batch.forward(index, stage=mujoco.mjtStage.mjSTAGE_POS.value)
 
     def warnings(self) -> NDArray[np.int64]:
-        """See the protocol."""
+        """Return MuJoCo's warning counters ``(nworld, nwarning)``, including steps that it stopped."""
         counts = self.batch.warning[..., -1].astype(np.int64)
         counts[:, OUT_OF_MEMORY] += self._stops
         return counts
 
     @contextmanager
     def _noting_stops(self) -> Iterator[None]:
-        """Count a warning for each world in which MuJoCo stopped; it keeps its state, and the others go on."""
+        """Count a warning for each world in which MuJoCo stopped; it keeps its state, and the others continue."""
         try:
             yield
         except SimulationError as error:
@@ -164,7 +164,7 @@ class SimulationThreads:
 
 
 def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: int) -> Batch:
-    """A batch with each world's parameters written and its beginning set."""
+    """Return a batch with each world's parameters and initial state."""
     batch = Batch(twin.model, initial.nworld, nthread)
     _write(batch, twin.fields(params))
     _begin(batch, initial, np.arange(initial.nworld, dtype=np.int32))
@@ -172,7 +172,7 @@ def make_batch(twin: Twin, params: ParamTable, initial: InitialState, nthread: i
 
 
 def _begin(batch: Batch, initial: InitialState, worlds: NDArray[np.int32]) -> None:
-    """Put some worlds at their beginning, one row of ``initial`` each."""
+    """Set some worlds to their initial states, one row of ``initial`` each."""
     batch.reset(worlds, stage=mujoco.mjtStage.mjSTAGE_NONE.value)
     for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
         batch.bind(name)[worlds] = getattr(initial, name)

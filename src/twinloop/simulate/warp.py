@@ -1,7 +1,7 @@
-"""Worlds on a GPU through ``mujoco_warp``, or on the CPU where the same code is tested.
+"""Simulate worlds on a GPU with ``mujoco_warp``, or on the CPU, where the same code is tested.
 
-Equal to the reference within float32: see the tolerances in the tests. The files ``warp*.py`` are the one door to
-``mujoco_warp`` for simulation.
+Equal to the reference within float32: see the tolerances in the tests. Only the files ``warp*.py`` use ``mujoco_warp``
+for simulation.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from twinloop.simulate.warp_model import find_device, memory_used
 from twinloop.simulate.warp_worlds import WarpWorlds, bare_seconds
 from twinloop.twin import Twin
 
-_CONTACTS = 48  # per world, at least: six times what a grasp of the SO-101 needs (measured: 8)
+_CONTACTS = 48  # per world, at least: six times the contacts of a grasp of the SO-101 (measured: 8)
 _HEADROOM = 4  # times the contacts of the home pose
 
 
@@ -29,16 +29,16 @@ class BackendWarp:
     """The backend ``mujoco_warp`` on one device.
 
     Args:
-        device: Warp's name of it, ``cuda``, ``cuda:1`` or ``cpu``.
+        device: Warp's name of the device: ``cuda``, ``cuda:1`` or ``cpu``.
         deterministic: contacts, constraints and sums in a fixed order, so that a GPU repeats a run bit for bit. On by
             default, because episodes must be reproducible; it makes a GPU slower (a factor of three on a humanoid by
-            the makers' measurement). The CPU computes in order anyway.
-        nconmax: size of the contact buffer, per world. All worlds share the buffer; when it is full, it is unknown
-            whose contacts were lost, so every world becomes invalid.
+            the makers' measurement). The CPU always computes in order.
+        nconmax: size of the contact buffer, per world. All worlds share the buffer; if it is full, it is unknown which
+            world lost contacts, so every world becomes invalid.
         njmax: number of constraint rows in each world.
 
     Attributes:
-        versions: of the packages that determine the numbers besides twinloop, for the provenance of episodes.
+        versions: versions of the packages that determine the numbers, for the provenance of episodes.
 
     Raises:
         MissingDependencyError: there is no such device.
@@ -56,11 +56,11 @@ class BackendWarp:
         twin: Twin,
         params: ParamTable,
         initial: InitialState,
-        nstep: int,  # noqa: ARG002  # any number
+        nstep: int,  # noqa: ARG002  # not needed
         *,
         derived: Sequence[str] = (),
     ) -> SimulationWarp:
-        """Worlds at their beginning."""
+        """Return a simulation with all worlds in their initial states."""
         nconmax = self.nconmax or contact_room(twin)
         worlds = WarpWorlds(
             twin,
@@ -74,19 +74,19 @@ class BackendWarp:
         return SimulationWarp(worlds)
 
     def bare_seconds(self, simulation: SimulationWarp, commands: NDArray[np.float64]) -> float:
-        """Seconds that ``mujoco_warp`` alone takes for the same steps, see `warp_bare.bare_seconds`."""
+        """Return the seconds that ``mujoco_warp`` alone takes for the same steps, see `warp_worlds.bare_seconds`."""
         return bare_seconds(simulation.device, commands)
 
     def memory_used(self) -> int | None:
-        """Bytes taken of a CUDA device's memory, by everybody; None on the CPU."""
+        """Return the memory of a CUDA device that all processes use, in bytes; None on the CPU."""
         return memory_used(self.device)
 
 
 class SimulationWarp:
-    """See `simulate.protocol.Simulation`: the face that worlds on a device show to the host.
+    """`Simulation` of worlds on a device, with results copied to the host.
 
     Attributes:
-        device: the same worlds with all their arrays there.
+        device: the same worlds with their arrays on the device.
     """
 
     def __init__(self, worlds: WarpWorlds) -> None:
@@ -95,48 +95,48 @@ class SimulationWarp:
 
     @property
     def step_index(self) -> int:
-        """See the protocol."""
+        """Number of control steps since the start."""
         return self.device.step_index
 
     @property
     def state(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Present state of every world, ``(nworld, nstate)``, computed in float32."""
         return to_host(self.device.state).astype(np.float64)
 
     @property
     def qpos(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Positions ``(nworld, nq)``."""
         return to_host(self.device.qpos)
 
     @property
     def qvel(self) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Velocities ``(nworld, nv)``."""
         return to_host(self.device.qvel)
 
     def derived(self, name: str) -> NDArray[np.float64]:
-        """See the protocol."""
+        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
         return to_host(self.device.derived(name))
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See the protocol."""
+        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
         linear, angular = self.device.jacobian(body, point)
         return to_host(linear), to_host(angular)
 
     def advance(self, command: ArrayLike) -> None:
-        """See the protocol."""
+        """Copy the commands ``(nworld, nu)`` to the device and run one control step."""
         self.device.advance(self.device.arrays.asarray(np.asarray(command, dtype=np.float64)))
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """See the protocol."""
+        """Restart some worlds with their new parameters and initial states."""
         self.device.restart(worlds, params, initial)
 
     def warnings(self) -> NDArray[np.int64]:
-        """See the protocol."""
+        """Return the warning counters, ``(nworld, nwarning)``."""
         return to_host(self.device.warnings())
 
 
 def contact_room(twin: Twin) -> int:
-    """How many contacts a world of a twin is given room for."""
+    """Return the contact buffer's size per world of a twin."""
     data = mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
     mujoco.mj_forward(twin.model, data)
@@ -144,7 +144,7 @@ def contact_room(twin: Twin) -> int:
 
 
 def row_room(model: mujoco.MjModel, nconmax: int) -> int:
-    """Constraint rows when so many contacts all have the model's largest dimension and everything else acts as well."""
+    """Return the constraint rows of ``nconmax`` contacts of the model's largest dimension, and of all else acting."""
     kinds = {mujoco.mjtEq.mjEQ_CONNECT: 3, mujoco.mjtEq.mjEQ_WELD: 6}
     equalities = sum(kinds.get(mujoco.mjtEq(int(kind)), 1) for kind in model.eq_type)
     largest = int(max(model.geom_condim.max(initial=1), model.pair_dim.max(initial=1)))

@@ -24,11 +24,11 @@ from twinloop.twin.quantities.rotation import quat_multiply
 
 
 def find_device(name: str) -> wp.Device:
-    """Warp's device of that name.
+    """Return Warp's device of that name.
 
     Raises:
         MissingDependencyError: the machine has no such device.
-        InputError: no device is called like that.
+        InputError: no device has that name.
     """
     if not name.startswith(("cuda", "cpu")):
         raise InputError(f"Unknown Warp device {name!r}. Name cuda, cuda:0, cuda:1 … or cpu.")
@@ -46,7 +46,7 @@ def find_device(name: str) -> wp.Device:
 
 @contextmanager
 def on_device(device: wp.Device) -> Generator[None]:
-    """Warp's device for the block and, on a CUDA device, torch's stream for Warp, so that neither waits."""
+    """Set Warp's device for the block and, on a CUDA device, torch's stream for Warp, so that neither waits."""
     stream = nullcontext()
     if device.is_cuda:
         stream = wp.ScopedStream(wp.stream_from_torch(torch.cuda.current_stream(wp.device_to_torch(device))))
@@ -55,17 +55,17 @@ def on_device(device: wp.Device) -> Generator[None]:
 
 
 class GraphCache:
-    """Cache of repeated work as graphs, on a CUDA device and on the CPU."""
+    """Cache of repeated work as captured graphs, on a CUDA device and on the CPU."""
 
     def __init__(self, device: wp.Device) -> None:
         self._device = device
         self._captured: dict[str, tuple[Any, Any]] = {}
 
     def run(self, name: str, layout: Any, work: Callable[[], None]) -> None:
-        """Do it: the first time as it is, which compiles what has not been, and then as a graph.
+        """Run work: directly the first time, which compiles its kernels, and later as a graph.
 
         Args:
-            layout: changes when ``work`` uses other arrays than before.
+            layout: any value that changes when ``work`` uses other arrays than before.
         """
         if name not in self._captured:
             self._captured[name] = (None, None)
@@ -75,13 +75,13 @@ class GraphCache:
             wp.capture_launch(self._captured[name][1])
 
     def prepare(self, name: str, layout: Any, work: Callable[[], None]) -> None:
-        """Capture it without doing it, where that has not been done. It must have been compiled."""
+        """Capture work as a graph without running it, unless done for this layout; its kernels must be compiled."""
         if self._captured.get(name, (None, None))[0] != layout:
             self._captured[name] = (layout, _captured(self._device, work))
 
 
 def _captured(device: wp.Device, work: Callable[[], None]) -> Any:
-    """What ``work`` launches, as a graph. Torch's own stream cannot be captured on a CUDA device."""
+    """Capture the launches of ``work`` as a graph. Torch's own stream cannot be captured on a CUDA device."""
     apart = wp.ScopedStream(wp.Stream(device)) if device.is_cuda else nullcontext()
     with wp.ScopedDevice(device), apart, wp.ScopedCapture(device) as capture:
         work()
@@ -89,13 +89,13 @@ def _captured(device: wp.Device, work: Callable[[], None]) -> Any:
 
 
 def memory_used(device: wp.Device) -> int | None:
-    """Bytes taken of a CUDA device's memory, by everybody; None on the CPU."""
+    """Return the memory of a CUDA device that all processes use, in bytes; None on the CPU."""
     return device.total_memory - device.free_memory if device.is_cuda else None
 
 
-wp.config.log_level = wp.LOG_WARNING  # its greeting would land in the output of every command
+wp.config.log_level = wp.LOG_WARNING  # its greeting would appear in the output of every command
 
-# What mujoco_warp's set_const derives from the fields above; each is per world as soon as anything it depends on is.
+# Constants that mujoco_warp's set_const derives from other fields; per world as soon as any of those is.
 _DERIVED = (
     "body_subtreemass",
     "body_invweight0",
@@ -111,10 +111,10 @@ _DERIVED = (
     "light_poscom0",
     "light_dir0",
 )
-_MOST_DENSE_DOFS = 60  # mujoco_warp 4.0 refuses the dense Jacobian above it
+_MOST_DENSE_DOFS = 60  # mujoco_warp 4.0 refuses the dense Jacobian for more
 _BOUNDS = ("geom_aabb", "geom_rbound")
 _PLACES = {"body_pos", "body_quat", "geom_pos", "geom_quat"}
-# Work that put_model leaves out where the nominal model needs none of it.
+# Switches of work that put_model leaves out if the nominal model does not need it.
 _SWITCHES = {
     "opt.wind": "has_fluid",
     "opt.density": "has_fluid",
@@ -143,7 +143,7 @@ class WarpModel:
         self.host.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_NATIVECCD)
         if self.host.nv > _MOST_DENSE_DOFS:
             # `compile_model` asks for the dense Jacobian because of a fault in MuJoCo's sparse solver. mujoco_warp has
-            # a solver of its own: no such fault (compared in the tests), and no dense form for large models.
+            # another solver: no such fault (compared in the tests), and no dense form for large models.
             self.host.opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE
         try:
             self.device = mjw.put_model(self.host)
@@ -151,7 +151,7 @@ class WarpModel:
             raise InputError(
                 f"mujoco_warp does not take the model of {twin.name}: {error} Use the backend threads."
             ) from error
-        self.device.opt.warn_overflow = 0  # reported per world, see `warp_faults`
+        self.device.opt.warn_overflow = 0  # reported per world, see `WarningCounters`
         if wp.get_device().is_cuda:  # without it the solver's loop is unrolled to its iteration limit
             self.device.opt.graph_conditional = wp.is_conditional_graph_supported()
         self.version = 0
@@ -161,7 +161,7 @@ class WarpModel:
 
     @property
     def scratch(self) -> Any:
-        """A Data without contacts, to compute in without touching the worlds."""
+        """Data without contacts, for computations that must not change the worlds."""
         if self._scratch is None:
             self._scratch = mjw.make_data(self.host, nworld=self._nworld, nconmax=1, njmax=1)
         return self._scratch
@@ -170,7 +170,7 @@ class WarpModel:
         """Refuse parameters whose fields ``mujoco_warp`` shares between worlds.
 
         Raises:
-            InputError: names the parameters, their field and the next step.
+            InputError: with the parameters, their field and the next step.
         """
         for name in names:
             if self._spec(name) is None:
@@ -182,7 +182,7 @@ class WarpModel:
                 )
 
     def view(self, name: str) -> torch.Tensor:
-        """A per-world field as a tensor ``(nworld, …)`` that shares its memory; makes it per world if it is not."""
+        """Return a per-world field as a tensor ``(nworld, …)`` that shares its memory; expand a shared field first."""
         owner, attribute = self._owner(name)
         if name not in self._expanded:
             shared = getattr(owner, attribute)
@@ -234,7 +234,7 @@ class WarpModel:
 
 
 def _matrix(quaternion: torch.Tensor) -> torch.Tensor:
-    """Rotation matrices ``(…, 3, 3)`` of unit quaternions wxyz."""
+    """Return the rotation matrices ``(…, 3, 3)`` of unit quaternions wxyz."""
     w, x, y, z = quaternion.unbind(-1)
     rows = [
         torch.stack([1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)], dim=-1),

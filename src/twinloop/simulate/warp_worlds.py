@@ -1,7 +1,4 @@
-"""Worlds of ``mujoco_warp`` in a rollout, as torch tensors, their faults counted per world.
-
-``mujoco_warp`` alone.
-"""
+"""Run worlds of ``mujoco_warp`` in a rollout as torch tensors, with warnings counted per world."""
 
 from __future__ import annotations
 
@@ -27,7 +24,7 @@ from twinloop.simulate.warp_model import GraphCache, WarpModel, on_device
 from twinloop.twin import Twin
 
 _BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
-# The solver's iteration limits are no overflow: MuJoCo goes on with what it has, without a warning.
+# The solver's iteration limits are no overflow: MuJoCo continues with its result, without a warning.
 _OVERFLOWS = {
     mjw.OverflowType.NEFC: "mjWARN_CNSTRFULL",
     mjw.OverflowType.NJMAX_NNZ: "mjWARN_CNSTRFULL",
@@ -43,7 +40,7 @@ _OVERFLOWS = {
 
 
 class WarningCounters:
-    """Counters ``(nworld, len(WARNINGS))`` since each world began, raised at most once per control step."""
+    """Counters ``(nworld, len(WARNINGS))`` since each world's start, raised at most once per control step."""
 
     def __init__(self, nworld: int, device: torch.device) -> None:
         self.counts = torch.zeros((nworld, len(WARNINGS)), dtype=torch.int64, device=device)
@@ -52,13 +49,13 @@ class WarningCounters:
         self._columns = torch.tensor([WARNINGS.index(name) for name in _OVERFLOWS.values()], device=device)
 
     def sound(self, controls: torch.Tensor) -> torch.Tensor:
-        """Controls ``(nworld, substeps, nu)``, set to zero and counted where one is no number, as in MuJoCo."""
+        """Return controls ``(nworld, substeps, nu)``, with invalid steps set to zero and counted, as in MuJoCo."""
         sound = _good(controls).all(dim=2, keepdim=True)
         self._raise("mjWARN_BADCTRL", ~sound.flatten(1).all(dim=1))
         return torch.where(sound, controls, 0.0)
 
     def count(self, data: Any) -> None:
-        """Add what a control step left in a Data, and forget its overflows."""
+        """Count the warnings of a control step in a Data, and reset its overflow flags."""
         for name, kind in _BAD.items():
             self._raise(kind, ~_good(wp.to_torch(getattr(data, name))).all(dim=1))
         overflow = wp.to_torch(data.overflow)
@@ -89,13 +86,13 @@ _STATE = {
 class WarpWorlds:
     """A `Simulation` whose arrays are torch tensors, float64 except ``state`` (float32, as computed).
 
-    The physics steps of a control period are captured as a graph at the start, on a CUDA device and on the CPU, and
-    again only when a parameter begins to move that no world moved before. On a CUDA device Warp works in torch's
+    The physics steps of a control step are captured as a graph at the start, on a CUDA device and on the CPU, and
+    again only when a parameter first departs from nominal in any world. On a CUDA device Warp works in torch's
     stream, so that neither has to wait for the other.
 
     Attributes:
         on: Warp's device.
-        arrays: what the tensors are.
+        arrays: array library of the tensors.
         model, data: the model and data of ``mujoco_warp``.
         substeps: physics steps per control step.
     """
@@ -111,7 +108,7 @@ class WarpWorlds:
         deterministic: bool,
         buffers: tuple[int, int],
     ) -> None:
-        """``buffers`` are the contacts and the constraint rows that a world has room for."""
+        """Create the worlds; ``buffers`` are the contacts and the constraint rows that a world has room for."""
         self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
         self.arrays = ArrayLibrary.of(torch.zeros(0, device=wp.device_to_torch(device)))
         self._graphs = GraphCache(device)
@@ -134,7 +131,7 @@ class WarpWorlds:
         self._faults = WarningCounters(self.nworld, self.arrays.device)
         self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self.arrays.device)
         self._write(params)
-        # Still geoms are placed when fields are written, so theirs are never the first again.
+        # Poses of geoms are excluded: those of fixed geoms are set when fields are written.
         self._first = {name: self._tensor(name).clone() for name in self._sizes if not name.startswith("geom_x")}
         self._begin(np.arange(self.nworld), initial)
         self._make_room(params)
@@ -142,30 +139,30 @@ class WarpWorlds:
 
     @property
     def state(self) -> torch.Tensor:
-        """See the protocol."""
+        """Present state of every world, ``(nworld, nstate)``, float32."""
         with on_device(self.on):
             parts = [self._tensor(name).reshape(self.nworld, -1) for name in self._columns]
             return torch.cat(parts, dim=1)
 
     @property
     def qpos(self) -> torch.Tensor:
-        """See the protocol."""
+        """Positions ``(nworld, nq)``."""
         with on_device(self.on):
             return self._tensor("qpos").double()
 
     @property
     def qvel(self) -> torch.Tensor:
-        """See the protocol."""
+        """Velocities ``(nworld, nv)``."""
         with on_device(self.on):
             return self._tensor("qvel").double()
 
     def derived(self, name: str) -> torch.Tensor:
-        """See the protocol."""
+        """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
         with on_device(self.on):
             return self._tensor(name).reshape(self.nworld, *self._sizes[name]).double()
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
-        """See the protocol."""
+        """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
         scratch, nv = self.model.scratch, self.model.host.nv
         points = self.arrays.asarray(np.broadcast_to(np.asarray(point, dtype=np.float32), (self.nworld, 3)).copy())
         with on_device(self.on):
@@ -179,7 +176,7 @@ class WarpWorlds:
             return wp.to_torch(linear).double(), wp.to_torch(angular).double()
 
     def advance(self, command: torch.Tensor) -> None:
-        """See the protocol."""
+        """Run one control step under commands ``(nworld, nu)``, as a captured graph unless drives act."""
         step, clock = self._commands.step, self._commands.clock
         controls = self._commands.controls(command)
         changes = self._twin.stepped_fields(self._params, step)
@@ -201,7 +198,7 @@ class WarpWorlds:
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
-        """See the protocol."""
+        """Restart some worlds with their new parameters and initial states."""
         index = np.asarray(worlds)
         self._commands.restart(index, params, initial.command)
         self._drives.restart(index, params)
@@ -212,7 +209,7 @@ class WarpWorlds:
         self._begin(index, initial)
 
     def warnings(self) -> torch.Tensor:
-        """See the protocol; counted once per control step, since a world began."""
+        """Return the warning counters, raised at most once per control step since a world's start."""
         return self._faults.counts.clone()
 
     def _write(self, params: ParamTable, worlds: NDArray[np.intp] | None = None) -> None:
@@ -226,7 +223,7 @@ class WarpWorlds:
             self.model.place(self.data, fields)
 
     def _begin(self, worlds: NDArray[np.intp], initial: InitialState) -> None:
-        """Put some worlds at their beginning, one row of ``initial`` each."""
+        """Set some worlds to their initial states, one row of ``initial`` each."""
         index = torch.as_tensor(worlds, device=self.arrays.device)
         self._fresh.zero_()
         self._fresh[index] = True
@@ -241,7 +238,7 @@ class WarpWorlds:
                 self._tensor(name)[index] = first[index]
             if kept:
                 mjw.fwd_position(self.model.device, self.data)
-            for name, before in kept.items():  # worlds that go on keep theirs, one step behind their state
+            for name, before in kept.items():  # worlds that continue keep theirs, one step behind their state
                 now = self._tensor(name)
                 now[~self._fresh] = before[~self._fresh]
         self._faults.counts[index] = 0
@@ -250,7 +247,7 @@ class WarpWorlds:
         mjw.reset_data(self.model.device, self.data, wp.from_torch(self._fresh))
 
     def _make_room(self, params: ParamTable) -> None:
-        """Everything that a control step needs and a captured graph cannot do without: arrays and compiled kernels."""
+        """Allocate the arrays, compile the kernels and capture the graph of a control step."""
         stepped = self._twin.stepped_fields(params, 0)
         names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
         self.model.check(params, names)
@@ -269,18 +266,18 @@ class WarpWorlds:
         return wp.to_torch(self._wrenches)
 
     def _push(self, step: NDArray[np.int64]) -> None:
-        """The pushes of the coming control step; they are few, so their windows are worked out on the host."""
+        """Set the pushes of the coming control step; they are few, so they are computed on the host."""
         clock = self._commands.clock
         wrenches = None
         if self._pushes.active:
             wrenches = self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio))
         if wrenches is not None:
             self._wrench_rows()[:] = self.arrays.asarray(wrenches.swapaxes(0, 1))
-        elif self._wrenches is not None:  # the worlds that were pushed have begun anew
+        elif self._wrenches is not None:  # the worlds that were pushed have restarted
             self._wrenches.zero_()
 
     def _step_driven(self, controls: torch.Tensor) -> None:
-        """Physics steps one by one from the first row of the inputs, the drives acting before each."""
+        """Run physics steps one by one from the first row of the inputs, with drives before each."""
         state = [self._tensor(name) for name in ("qpos", "qvel", "actuator_force")]
         inputs = [wp.to_torch(rows) for rows in (self._controls, self._wrenches) if rows is not None]
         for substep in range(self.substeps):
@@ -300,7 +297,7 @@ class WarpWorlds:
             self._graphs.run(*self._physics(1))
 
     def _physics(self, count: int) -> tuple[str, Any, Callable[[], None]]:
-        """Some physics steps as work for `GraphCache`."""
+        """Return some physics steps as work for `GraphCache`."""
         return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._substeps(count)
 
     def _substeps(self, count: int) -> None:
@@ -316,14 +313,14 @@ class WarpWorlds:
 
 
 def _columns(model: mujoco.MjModel) -> list[str]:
-    """Components of a recorded state in the order of their columns, without those that this model lacks."""
+    """Return the components of a recorded state in column order, without those that this model lacks."""
     first = {name: state_columns(model, int(part))[:1] for name, part in _STATE.items()}
     present = {name: int(column[0]) for name, column in first.items() if len(column)}
     return sorted(present, key=present.__getitem__)
 
 
 def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tuple[int, ...]]:
-    """Shapes of computed fields in an MjData."""
+    """Return the shapes of computed fields of MjData."""
     data = mujoco.MjData(model)
     both = {field for field in mjw.Data.__dataclass_fields__ if isinstance(getattr(data, field, None), np.ndarray)}
     for name in names:

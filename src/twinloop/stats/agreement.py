@@ -37,9 +37,7 @@ def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, se
         seed: seed of the resamples.
 
     Returns:
-        The interval. Its estimate is NaN if both observers give one and the same value for every unit: agreement and
-            habit
-        cannot be distinguished then.
+        The interval; its estimate is NaN if both observers give one and the same value for every unit.
 
     Raises:
         InputError: unequal lengths, or fewer than two units with both values.
@@ -92,7 +90,7 @@ def krippendorff_alpha(
     _enough(len(codes), "two observers")
     counts = np.stack([(codes == code).sum(axis=1) for code in range(size)], axis=1).astype(np.float64)
     given = counts.sum(axis=1)
-    # A unit's coincidences (Krippendorff 2011, section C), of which only the disagreeing ones count.
+    # A unit's coincidences (Krippendorff 2011, section C), of which only those of unequal values count.
     unlike = (given**2 - (counts**2).sum(axis=1)) / (given - 1.0)
     sums = np.concatenate([unlike[:, None], counts], axis=1)
 

@@ -1,4 +1,4 @@
-"""Allan deviation: differences of averages over neighbouring intervals, as a function of the averaging time.
+"""Compute Allan deviations: differences of averages over neighbouring intervals, by averaging time.
 
 Formulas: D. W. Allan, Proc. IEEE 54 (1966); IEEE Std 952-1997, annex C; W. Riley, NIST Special Publication 1065 (2008),
 sections 5.2.4 and 5.4.1.
@@ -144,7 +144,7 @@ def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDAr
 def _coefficient(
     curve: AllanCurve, basis: NDArray[np.float64], squares: NDArray[np.float64], which: int, level: float
 ) -> Interval:
-    """Return one coefficient, with the interval of the curve at the averaging time where its part is largest."""
+    """Return one coefficient, with the interval of the curve at the averaging time at which its part is largest."""
     model = basis @ squares
     share = basis[:, which] * squares[which] / model
     method = "least squares of the Allan variance, chi-square where the part is largest"

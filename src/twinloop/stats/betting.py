@@ -1,4 +1,4 @@
-"""Interval and test of the mean of bounded values by betting; valid for any sample size and any bounded distribution.
+"""Test and bound the mean of bounded values by betting; valid for any sample size and any bounded distribution.
 
 After Waudby-Smith & Ramdas, "Estimating means of bounded random variables by betting", J. R. Stat. Soc. B 86 (2024). A
 wealth Π (1 + λ (x − m)) that starts at 1 bets that the mean is above m (below m for negative λ). If that is false, the

@@ -1,4 +1,4 @@
-"""Bootstrap over clusters (whole episodes, never frames) and cluster-robust sandwich covariances.
+"""Compute bootstrap intervals over clusters (whole episodes, never frames) and cluster-robust covariances.
 
 Percentile and BCa intervals after Efron & Tibshirani, "An Introduction to the Bootstrap" (1993), chapters 13 and 14,
 with tail probabilities widened for few clusters after Hesterberg, "What teachers should know about the bootstrap", The
@@ -125,7 +125,7 @@ def _bca(
     spread = np.sum(distance**2, axis=0) ** 1.5
     acceleration = np.divide(np.sum(distance**3, axis=0), 6 * spread, out=np.zeros_like(spread), where=spread > 0)
     shifted = [correction + tail for tail in tails]
-    rooms = [np.maximum(1 - acceleration * shift, 1e-9) for shift in shifted]  # beyond it the probability is 0 or 1
+    rooms = [np.maximum(1 - acceleration * shift, 1e-9) for shift in shifted]  # smaller: probability 0 or 1
     low, high = (
         _quantile_each(values, ndtr(correction + shift / room)) for shift, room in zip(shifted, rooms, strict=True)
     )

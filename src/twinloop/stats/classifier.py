@@ -42,7 +42,7 @@ _LEAST_FOLDS = 2
 
 @dataclass(frozen=True, kw_only=True)
 class ClassifierTest:
-    """How well a classifier separates held-out rows: AUC ½ is not at all, 1 always.
+    """Result of a classifier test: AUC ½ means no separation of held-out rows, 1 complete separation.
 
     ``auc`` is the chance that a real row scores higher than a simulated one of the same fold. ``accuracy`` is the mean
     over both sides of the share of correctly classified rows. Intervals are bootstrapped over episodes. ``p_value`` is
@@ -50,8 +50,8 @@ class ClassifierTest:
 
     ``contributions`` ``(d,)`` show which columns differ: they sum to the distance between both sides' mean held-out
     scores, in standard deviations of these. ``scores`` are the held-out scores of the given rows, real ones first;
-    positive looks real (NaN for the few whose episode fills no bundle, see `TwoSampleRows.bundled`). ``classifier`` is
-    fitted to all rows, to score others.
+    positive means classified as real (NaN for the few whose episode fills no bundle, see `TwoSampleRows.bundled`).
+    ``classifier`` is fitted to all rows, to score others.
     """
 
     columns: tuple[str, ...]

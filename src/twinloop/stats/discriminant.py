@@ -56,7 +56,7 @@ class DiscriminantFeatures:
 
 @dataclass(frozen=True, kw_only=True)
 class Discriminant:
-    """Linear classifier of rows: its score is positive for rows that look real.
+    """Linear classifier of rows: its score is positive for rows that it classifies as real.
 
     ``coefficients`` has one value per feature; a score is features · coefficients − ``midpoint``.
     """
@@ -69,7 +69,7 @@ class Discriminant:
         object.__setattr__(self, "coefficients", frozen(self.coefficients))
 
     def score(self, rows: ArrayLike) -> Array:
-        """Return scores of rows ``(…, d)``: positive if they look real."""
+        """Return scores ``(…,)`` of rows ``(…, d)``: positive if classified as real."""
         return self.features(rows) @ self.coefficients - self.midpoint
 
 
@@ -133,7 +133,7 @@ _FOLDS = 5
 
 @dataclass(frozen=True, kw_only=True)
 class CrossFittedScores:
-    """Held-out scores, positive if a row looks simulated, in standard deviations of held-out real rows.
+    """Held-out scores, positive if classified as simulated, in standard deviations of held-out real rows.
 
     ``real`` ``(n,)`` and ``sim`` ``(m,)`` are relative to the mean of the real rows. ``real_parts`` ``(n, d)`` and
     ``sim_parts`` ``(m, d)`` are their parts by column.

@@ -1,4 +1,4 @@
-"""Distances between the distributions of two samples: MMD, KID, energy distance, and Wasserstein-1 per column.
+"""Compute distances between the distributions of two samples: MMD, KID, energy distance, Wasserstein-1 per column.
 
 Gretton et al., "A kernel two-sample test", Journal of Machine Learning Research 13 (2012): the unbiased estimate of
 MMD² (Lemma 6), the width of the kernel at the median distance (section 8), and the permutation test.

@@ -142,7 +142,7 @@ _STEADY = (
 
 @dataclass(frozen=True, kw_only=True)
 class TrialsNeeded(JsonRecord):
-    """The fewest trials of arm a whose power is at least ``wished``, also at the next few numbers of trials.
+    """Fewest trials of arm a with a power of at least ``wished``, which also holds at the next few numbers of trials.
 
     ``trials_b`` is the corresponding number of trials of the other arm.
     """
@@ -157,7 +157,7 @@ class TrialsNeeded(JsonRecord):
 
 @dataclass(frozen=True, kw_only=True)
 class SequentialPower:
-    """Number of pairs until the e-test decides at given rates; ``decided`` is the share that does within ``most``.
+    """Pairs until the e-test decides, in simulated sequences; ``decided`` is the share that decides within ``most``.
 
     Undecided sequences count with ``most`` pairs, the trials that they cost.
     """

@@ -1,4 +1,4 @@
-"""An estimate with its interval, and corrections of p-values for several tests."""
+"""Represent an estimate with its interval, and correct p-values for several tests."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check_level(level: float) -> None:
     """Check that a confidence level is in (0, 1).
 
     Raises:
-        InputError: it is not; most likely it is a percentage or a tail probability.
+        InputError: the level is outside; it may be a percentage or a tail probability.
     """
     if not 0.0 < level < 1.0:
         raise InputError(f"A confidence level must be between 0 and 1, not {level:g}. Write 95 % as 0.95.")

@@ -1,4 +1,4 @@
-"""Distances between distributions from the mean of a kernel over pairs: MMD, KID, energy distance.
+"""Compute distances between distributions from the mean of a kernel over pairs: MMD, KID, energy distance.
 
 D = E k(x, x′) + E k(y, y′) − 2 E k(x, y). The kernel is summed once over pairs of rows, block by block, to a matrix of
 episodes by episodes. The distance and its values under relabelling and resampling are quadratic forms of that matrix.
@@ -45,7 +45,7 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelDistance:
-    """A distance with its interval, and the p-value of the hypothesis that both samples come from one source.
+    """Distance with its interval, and the p-value of the hypothesis that both samples come from one source.
 
     ``pooled`` is the textbook estimate over all pairs of rows, as other programs print it; it is too large if rows of
     an episode are similar. ``p_value`` is NaN without a test (``draws=0``); ``exact`` states that all relabellings were
@@ -93,7 +93,7 @@ def kernel_distance(
 
     Args:
         samples: the rows.
-        kernel: see `Kernel`.
+        kernel: the kernel of two rows.
         level: confidence level of the interval; the test is at 1 − ``level``.
         draws: number of relabellings; 0 for no test.
         resamples: number of bootstrap resamples of episodes.

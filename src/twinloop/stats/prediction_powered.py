@@ -52,7 +52,7 @@ _LEAST = 3  # paired trials needed for a covariance and its spread
 
 @dataclass(frozen=True, kw_only=True)
 class PairedTrials:
-    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and of simulated ones, ``more`` ``(k,)``.
+    """Scores of starts tried in both worlds, ``real`` and ``sim`` ``(n,)``, and only in simulation, ``more`` ``(k,)``.
 
     Raises:
         InputError: scores outside [0, 1], unequal numbers of paired trials, or no further simulated trial.
@@ -181,7 +181,7 @@ _DOUBT = 1.0  # prior sum of squares of simulated scores, without covariance: β
 
 @dataclass(frozen=True, kw_only=True)
 class RectifiedValues:
-    """Values ``(…, n)`` with the real mean, their coefficients ``(…, n)``, and their bounds."""
+    """Values ``(…, n)`` whose expectation is the real mean score, and their coefficients β ``(…, n)``."""
 
     values: Array
     beta: Array
@@ -200,7 +200,7 @@ class RectifiedValues:
 def rectified(
     real: ArrayLike, sim: ArrayLike, more: ArrayLike, *, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> RectifiedValues:
-    """Return real scores rectified by simulation, with coefficients from the earlier trials.
+    """Rectify real scores by simulation, with coefficients from the earlier trials (see the module docstring).
 
     Args:
         real: real scores ``(…, n)``.
@@ -302,7 +302,7 @@ def _lowest(
     if not inside.any():  # the box and the tail contradict each other, with a chance below α
         return min(p * box1[1] + (1 - p) * box0[1] for p in ends)
     second = np.clip(second, box0[0], box0[1])
-    # p₀ falls along the curve: between two points the rate is at least that of the one's p₁ and the other's p₀
+    # p₀ falls along the curve: between two points the rate is at least that at p₁ of the first and p₀ of the second
     start = max(int(np.argmax(inside)) - 1, 0)
     p1, p0 = first[start:-1], second[start + 1 :]
     return float(min((p * p1 + (1 - p) * p0).min() for p in ends))
@@ -321,7 +321,7 @@ def _curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail
     weight1, weight0 = share / max(n1, 1), (1 - share) / max(n0, 1)
     seen = weight1 * s1 + weight0 * s0
     won = np.arange(n1 + 1)
-    short = seen - weight1 * won - _TIE  # what stratum 0 must add
+    short = seen - weight1 * won - _TIE  # the sum that stratum 0 must add
     needed = np.where(short <= 0, 0.0, np.ceil(short / weight0 - _TIE) if weight0 > 0 else np.inf)
     needed = np.where(needed > n0, n0 + 1, needed)
     chance = np.asarray(scipy.stats.binom.pmf(won, n1, first[:, None]))

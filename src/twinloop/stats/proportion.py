@@ -1,4 +1,4 @@
-"""Bounds of rates: of successes, of failures for a reliability claim, and of rare events from weighted draws."""
+"""Compute bounds of rates: of successes, of failures for a reliability claim, of rare events from weighted draws."""
 
 from __future__ import annotations
 

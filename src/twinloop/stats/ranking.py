@@ -1,4 +1,4 @@
-"""Metrics of how well simulated scores of policies rank real ones, the accuracy of scores, and draws of true scores.
+"""Measure how well simulated scores of policies rank real ones, compute intervals of scores, and draw true scores.
 
 Arguments are keyword-only, because some metrics are not symmetric. Scores closer than 1e-12 are tied. A metric that
 does not exist, because all scores of one side are equal, is NaN; `twinloop.stats.predictivity` gives the reason.
@@ -98,7 +98,7 @@ def absolute_gap(*, real: ArrayLike, sim: ArrayLike) -> Array:
 
 
 def best_agrees(*, real: ArrayLike, sim: ArrayLike) -> Array:
-    """Return the chance that the simulation's best policy is the real best: 1 or 0, or between for tied best ones."""
+    """Return the chance that the simulation's best policy is the real best: 1 or 0; ties for best give a fraction."""
     r, s = _both(real, sim)
     chosen = _chosen(s)
     return np.sum(chosen * (r >= r.max(axis=-1, keepdims=True) - _TIE), axis=-1)
@@ -385,7 +385,7 @@ class ExpectedMetrics:
 
 
 def population_figures(population: ScorePopulation, policies: int) -> dict[str, Array]:
-    """Return the expected metrics of this module for populations, for that many policies with true scores, by name.
+    """Return by name the expected metrics of ``policies`` policies from each population, without trial noise.
 
     Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
     [0, 1] have a standard deviation of at most ½.
@@ -404,7 +404,7 @@ def population_figures(population: ScorePopulation, policies: int) -> dict[str, 
 
 @functools.cache
 def expected_figures(policies: int) -> ExpectedMetrics:
-    """Return expected metrics of that many policies without trial noise, from simulated populations."""
+    """Return expected metrics of ``policies`` policies without trial noise, from simulated normal scores."""
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
     sims = [rho * z1 + np.sqrt(1 - rho**2) * z2 for rho in _GRID]
@@ -413,7 +413,7 @@ def expected_figures(policies: int) -> ExpectedMetrics:
 
 
 def _off_lattice(side: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
-    """Return means ``(..., D, P)`` with noise of one step of their lattice, 1 / n, so that equal means can differ."""
+    """Return means ``(..., D, P)`` with noise of one step 1 / n between possible means, so that equal means differ."""
     step = np.where(np.isnan(side.trials), 0.0, 1.0 / side.trials)[..., None, :]
     return side.mean[..., None, :] + step * rng.uniform(-0.5, 0.5, (*side.mean.shape[:-1], draws, side.mean.shape[-1]))
 

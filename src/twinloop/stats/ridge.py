@@ -1,4 +1,4 @@
-"""Linear and logistic ridge regression, evaluated on held-out groups of rows (episodes).
+"""Fit linear and logistic ridge regressions, evaluated on held-out groups of rows (episodes).
 
 Coefficients are those of le Cessie & van Houwelingen ("Ridge estimators in logistic regression", Applied Statistics 41,
 1992). The ridge is chosen within the training part alone, so held-out predictions do not depend on their own outcomes.
@@ -23,7 +23,7 @@ _PENALTIES = 10.0 ** np.arange(-4.0, 3.0)  # relative to the features' mean squa
 
 
 def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -> Array:
-    """Return predictions of every fold from the others, at the penalty with the least error; zero if none helps.
+    """Predict every fold from the others, with the penalty of least error; 0 if no penalty beats the prediction 0.
 
     Args:
         features: ``(nwindow, nframe, k)``, of about unit spread, without NaN.
@@ -31,7 +31,7 @@ def ridge_predictions(features: ArrayLike, target: ArrayLike, fold: ArrayLike) -
         fold: fold of each window, ``(nwindow,)``.
 
     Returns:
-        ``(nwindow, nframe)``.
+        The predictions, ``(nwindow, nframe)``.
     """
     x, y, label = np.asarray(features, dtype=np.float64), np.asarray(target, dtype=np.float64), np.asarray(fold)
     known = ~np.isnan(y)

@@ -1,4 +1,4 @@
-"""Shares of a total (Shapley values, ratios of sums over clusters) or of a variance (Sobol' indices), with intervals.
+"""Compute shares of a total (Shapley values, ratios of sums) or of a variance (Sobol' indices), with intervals.
 
 φ_i = Σ_{S ∌ i} |S|! (n − |S| − 1)! / n! · [v(S ∪ i) − v(S)] (Shapley, "A value for n-person games", Contributions to
 the Theory of Games II, 1953). They sum to v(all) − v(none), are equal for equal players, zero for a player without
@@ -32,7 +32,7 @@ from twinloop.stats.interval import Interval, check_level, holm
 
 Array = NDArray[np.float64]
 Coalitions = NDArray[np.bool_]
-_MOST_PLAYERS = 16  # 65,536 coalitions: what their weights fit in
+_MOST_PLAYERS = 16  # 65,536 coalitions: their weights still fit in memory
 
 
 def every_coalition(nplayer: int) -> Coalitions:
@@ -74,7 +74,7 @@ def _weights(nplayer: int) -> Array:
 
 @dataclass(frozen=True, kw_only=True)
 class JoiningOrders:
-    """Joining orders ``(nwalk, n)``; the second half are the first half reversed.
+    """``orders`` ``(nwalk, n)`` in which players join a coalition; the second half are the first half reversed.
 
     ``coalitions`` ``(k, n)`` are the different coalitions along the walks, the empty one first and the full one last.
     ``steps`` ``(nwalk, n + 1)`` are the rows of each walk in ``coalitions``.
@@ -171,7 +171,7 @@ class ShareDeviations:
     def of_draws(cls, drawn: ArrayLike, *, df: float = np.inf) -> ShareDeviations:
         """Create from shares ``(n, m, k)`` at n draws of an uncertain quantity; the spread is that of one draw.
 
-        ``df`` are the degrees of freedom of the covariance from which was drawn. A variance that was estimated twice
+        ``df`` are the degrees of freedom of the covariance of the draws. A variance that was estimated twice
         has a relative variance of 2 / df + 2 / (n − 1).
         """
         table = np.asarray(drawn, dtype=np.float64)
@@ -242,7 +242,7 @@ def shares(
     pieces, total = np.asarray(parts, dtype=np.float64), np.asarray(whole, dtype=np.float64)
     clusters = len(total)
     if clusters < _LEAST_CLUSTERS:
-        raise InputError(f"{clusters} episode cannot tell how shares differ; it takes at least {_LEAST_CLUSTERS}.")
+        raise InputError(f"Intervals of shares need at least {_LEAST_CLUSTERS} episodes, not {clusters}.")
     estimate = ratios(pieces, total, mix)
     weights = cluster_weights(clusters, draws, seed=seed)
     values = _divided(np.einsum("dc,mck->dmk", weights, pieces), (weights @ total)[:, None], mix)
@@ -254,7 +254,7 @@ def shares(
         more, df = np.sqrt(np.sum(deviations.values**2, axis=0)), deviations.df
     freedom = _satterthwaite(own, clusters - 1, more, df)
     low, high = stretched_percentile(values, clusters, freedom, level=level)
-    method = "bootstrap over clusters" + ("" if deviations is None else ", widened by draws of what it rests on")
+    method = "bootstrap over clusters" + ("" if deviations is None else ", widened for other uncertainties")
     interval = Interval.of(estimate, low, high, level=level, method=method)
     p_values = _p_values(estimate, np.hypot(own, more), freedom)
     return ShapleyShares(interval=interval, p_values=p_values, replicates=values)

@@ -74,9 +74,8 @@ def correlation_at_lags(
         latest: last lag in frames.
 
     Returns:
-        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``. Both series are centred and divided by the energies
-            of the
-        whole series: at most 1, and 0 for a constant series.
+        The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``: of centred series, divided by the energies of the
+            whole series; at most 1, and 0 for a constant series.
     """
     x, y = _centred(inputs), _centred(outputs)
     nframe = len(x)
@@ -182,9 +181,8 @@ def warped_correlation(
         reach: integer frames by which that lag may be wrong.
 
     Returns:
-        ``(nwarp, n)``: the correlation of largest magnitude among all lags within reach. Between frames inputs are
-            linear,
-        before and after them zero.
+        The correlation of largest magnitude among all lags within reach, ``(nwarp, n)``. Inputs are interpolated
+            linearly between frames, and are zero before and after them.
     """
     x, y = (np.asarray(series, dtype=np.float64) for series in (inputs, outputs))
     nframe, n = x.shape

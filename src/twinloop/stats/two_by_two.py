@@ -198,7 +198,7 @@ def check_difference(difference: float) -> None:
     """Check that a difference of rates is in (−1, 1).
 
     Raises:
-        InputError: it is not; it may be a percentage.
+        InputError: the difference is outside; it may be a percentage.
     """
     if not -1.0 < difference < 1.0:
         raise InputError(

@@ -198,7 +198,7 @@ def require_episodes(samples: TwoSampleRows, level: float) -> None:
     """Check that a test with these episodes can be significant at all.
 
     Raises:
-        InputError: it cannot; the message has the smallest possible p-value and the required number of episodes.
+        InputError: no test can be; the message has the smallest possible p-value and the required number of episodes.
     """
     check_level(level)
     n, m, alpha = samples.nreal, samples.nsim, 1 - level

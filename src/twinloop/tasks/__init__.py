@@ -1,6 +1,6 @@
-"""What a robot should do: reset, success as a predicate on states, and a script that does it.
+"""Define tasks: reset, success as a predicate on states, and a scripted expert.
 
-Importing this package alone loads neither the tasks nor MuJoCo, so that a command can name its default.
+Importing this package loads neither the tasks nor MuJoCo, so a command can name its default quickly.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 __all__ = ["DEFAULT_TASK", "DEFAULT_TWIN", "Task", "open_task", "task_names"]
 
 DEFAULT_TASK = "pick_and_place"
-"""The task of commands that are given none."""
+"""Default task of commands."""
 
 DEFAULT_TWIN = "so101_tabletop"
-"""The twin of commands that are given none, outside a workspace that has one."""
+"""Default twin of commands, unless the workspace has one."""
 
 _HOMES = {"Task": "protocol", "open_task": "registry", "task_names": "registry"}
 

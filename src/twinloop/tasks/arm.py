@@ -1,4 +1,4 @@
-"""Start an arm with position servos at home, and command soft, late servos so that joints go where they should."""
+"""Start an arm with position servos at home, and compensate the servos' lag and softness when tracking."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from twinloop.simulate.command import command_map
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
-_INTEGRAL_GAIN = 0.4  # per control step, over 1 + lag: an integral loop bears pi/2, and the true lag may be twice
-_SETTLING_SPEED = 0.4  # rad/s: a faster reference is not integrated, its error is mostly lag
+_INTEGRAL_GAIN = 0.4  # per control step, over 1 + lag: the loop is stable up to pi/2, and the true lag may be twice
+_SETTLING_SPEED = 0.4  # rad/s: the error of a faster reference is mostly lag and is not integrated
 _INTEGRAL_LIMIT = 0.35  # rad or m
 
 
@@ -28,7 +28,7 @@ _INTEGRAL_LIMIT = 0.35  # rad or m
 class ServoModel:
     """Nominal servos of an arm's joints: ``stiffness`` (N·m/rad), ``lag`` from command to motion in control steps.
 
-    The lag is the servo's, damping over stiffness, plus the nominal command delay. ``actuators`` are the columns of the
+    The lag is damping / stiffness of the servo plus the nominal command delay. ``actuators`` are the columns of the
     command that drive the arm, ``command_low`` and ``command_high`` their limits.
     """
 
@@ -41,12 +41,12 @@ class ServoModel:
 
     @property
     def gain(self) -> NDArray[np.float64]:
-        """Integral gain of a tracker on these servos, per control step."""
+        """Integral gain of a `ServoTracker`, per control step, ``(k,)``."""
         return _INTEGRAL_GAIN / (1.0 + self.lag)
 
     @classmethod
     def of(cls, twin: Twin, chain: Chain) -> ServoModel:
-        """The servos of a twin that drive a chain.
+        """Return the servos of a twin that drive a chain.
 
         Raises:
             InputError: a joint of the chain has no actuator, or is not position-controlled.
@@ -78,17 +78,17 @@ class ServoModel:
 
 
 def column_order(nu: int, driven: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return where each actuator's command is in (commands of the driven ones, all commands before)."""
+    """Return each actuator's index in the concatenation (commands of driven actuators, all previous commands)."""
     order = len(driven) + np.arange(nu)
     order[driven] = np.arange(len(driven))
     return order
 
 
 class ServoTracker:
-    """Commands that make joints follow a reference: lead for the lag, sag for gravity, and an integral for the rest.
+    """Tracking controller: lead against the lag, an offset against gravity, and an integral of the remaining error.
 
-    The integral starts from what held the arm still before the first command, which already contains the encoder's
-    offset and the servo's true stiffness.
+    The integral starts from the command that held the arm still before the first one, which already includes the
+    encoder's offset and the servo's true stiffness.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class ServoTracker:
 
         Args:
             command: the previous command, ``(nworld, k)``.
-            reference: joint positions that it held, ``(nworld, k)``.
+            reference: joint positions that it held, ``(nworld, k)`` in rad or m.
             gravity: torques that hold them, ``(nworld, k)``.
             max_step: largest change of a command in one control step, rad.
         """
@@ -125,13 +125,13 @@ class ServoTracker:
         target: NDArray[np.float64],
         gravity: NDArray[np.float64],
     ) -> NDArray[np.float64]:
-        """The next command, ``(nworld, k)``.
+        """Return the next command, ``(nworld, k)``.
 
         Args:
-            reference: where the joints should be now, to compare with ``measured``.
-            step: change of the reference in the coming control step.
-            target: where they should be after it.
-            gravity: torques that hold them there.
+            reference: required joint positions now, to compare with ``measured``.
+            step: change of the reference in the next control step.
+            target: required joint positions after it.
+            gravity: torques that hold the joints at ``target``.
         """
         xp = array_namespace(measured)
         settling = xp.clip(1.0 - xp.abs(step) / self._settling_step, 0.0, 1.0)
@@ -144,14 +144,14 @@ class ServoTracker:
 
 
 class Arm:
-    """The home pose, the chain from the base to the tool site, and the servos of a twin's robot.
+    """Home pose, kinematic chain from the base to the tool site, and servos of a twin's robot.
 
     Attributes:
         home: ``qpos`` of the home pose; ``home_command``: the command there.
     """
 
     def __init__(self, twin: Twin) -> None:
-        """Raises: InputError where the robot names no tool site or has no position servos."""
+        """Raises: InputError if the robot names no tool site or has no position servos."""
         if twin.robot.tcp is None:
             raise InputError(f"The robot of {twin.name} names no tool site. Add `robot.tcp` to its YAML.")
         self.twin = twin
@@ -164,8 +164,8 @@ class Arm:
     ) -> InitialState:
         """Return worlds whose arm is at home within ``noise`` (rad, uniform) and held still there.
 
-        The command before the first is the one that holds the arm in its initial position under gravity, through the
-        encoder's map and the servo's stiffness of that world.
+        The previous command of a world is the one that holds the arm in its initial position under gravity, with that
+        world's encoder and servo stiffness.
         """
         chain, initial = self.chain, InitialState.home(self.twin, params.nworld)
         qpos = initial.qpos.copy()

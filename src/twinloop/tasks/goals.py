@@ -1,8 +1,8 @@
-"""Success and shaped reward of running worlds, state by state: for pick and place, and for any other task.
+"""Evaluate success and shaped reward of running worlds, state by state, for pick and place and other tasks.
 
 ``sparse`` rewards are 1 at the step that reaches success, else 0. ``dense`` rewards add the change of a potential,
-F = Φ(next state) − Φ(state), which gives guidance without changing the optimal policy: it sums to the gained potential,
-so that waiting gives no reward (potential-based shaping, Ng, Harada and Russell, ICML 1999, here undiscounted). Every
+F = Φ(next state) − Φ(state), which does not change the optimal policy: the sum is the gained potential, so waiting
+gives no reward (potential-based shaping, Ng, Harada and Russell, ICML 1999, here undiscounted). Every
 potential is in [0, 1] per term and uses ``1 − tanh(5 d)`` for distances d in m, as in robosuite and ManiSkill, with
 equal weights: our choice.
 """
@@ -20,9 +20,9 @@ from twinloop.tasks.protocol import Goal, GoalState, Task, is_staged, is_tracked
 from twinloop.tasks.registry import open_task, task_names
 from twinloop.twin import Twin
 
-_NEAR = 5.0  # 1/m: half of the way is told within 11 cm
-_REACHED = 0.02  # m, of the point above the object; our choice, about the object's half width
-_REACH_SECONDS = 3.0  # half of what pick and place has; our choice
+_NEAR = 5.0  # 1/m: half of the potential is gained within the last 11 cm
+_REACHED = 0.02  # m from the point above the object; our choice, about the object's half width
+_REACH_SECONDS = 3.0  # half of the duration of pick and place; our choice
 
 
 _POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
@@ -35,9 +35,9 @@ _TRUTH = (
 
 
 class TaskGoal:
-    """Any task: its success over the states so far, its progress as Φ, and the columns of its tracker as the truth.
+    """Goal of any task: success over the states so far, progress as Φ, tracked values as the privileged state.
 
-    Every look judges all states of the episode again, so it costs in proportion to its length.
+    Every `look` evaluates all states of the episode again, so its cost is proportional to the episode's length.
     """
 
     def __init__(self, task: Task, num_envs: int) -> None:
@@ -49,7 +49,7 @@ class TaskGoal:
         self._past: list[list[NDArray[np.float64]]] = [[] for _ in range(num_envs)]
 
     def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """See `Goal`."""
+        """Evaluate the next state of some worlds; see `Goal.look`."""
         for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
             self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
         success, potential = np.zeros(len(envs), dtype=bool), np.zeros(len(envs))
@@ -63,7 +63,7 @@ class TaskGoal:
 
 
 class _TabletopGoal:
-    """Common part of both goals in the scene of pick and place."""
+    """Base of both goals in the scene of pick and place."""
 
     truth_names = _TRUTH
 
@@ -74,7 +74,7 @@ class _TabletopGoal:
         self._qvel = state_columns(model, int(mujoco.mjtState.mjSTATE_QVEL))
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """See `Goal`."""
+        """Return the privileged state ``(k, n)`` of states ``(k, nstate)``."""
         return self._truth(states, self.task.scene(states))
 
     def _truth(self, states: NDArray[np.float64], scene: SceneFeatures) -> NDArray[np.float64]:
@@ -84,10 +84,10 @@ class _TabletopGoal:
 
 
 class PickAndPlaceGoal(_TabletopGoal):
-    """The task itself, see `PickAndPlaceConfig` for success. Φ is the sum of three terms.
+    """Goal of the task itself; `PickAndPlaceConfig` defines success. Φ is the sum of three terms.
 
     ``reach``: proximity of tool and object, 1 once the object has been lifted and is above the target. ``lift``: the
-    object's height over the height that counts as lifted, at most 1, and 1 afterwards. ``carry``: horizontal proximity
+    object's height / the height that counts as lifted, at most 1, and 1 afterwards. ``carry``: horizontal proximity
     of object and target, 0 until the object has been lifted.
     """
 
@@ -96,7 +96,7 @@ class PickAndPlaceGoal(_TabletopGoal):
         self._watch = task.watch(num_envs)
 
     def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """See `Goal`."""
+        """Evaluate the next state of some worlds; see `Goal.look`."""
         scene, config = self.task.scene(states), self.task.config
         success = self._watch.look(scene, envs, begin=begin)
         lifted = self._watch.lifted[envs]
@@ -109,9 +109,9 @@ class PickAndPlaceGoal(_TabletopGoal):
 
 
 class ReachGoal(_TabletopGoal):
-    """Bring the tool within 2 cm of a point above the object (``lift_height`` from the table) and keep it there.
+    """Goal to hold the tool within 2 cm of a point ``lift_height`` above the object.
 
-    "Keep" is as long as a placed object must rest in the task. Φ is the nearness of tool and point.
+    The required time is that for which a placed object must rest in the task. Φ is the proximity of tool and point.
     """
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:
@@ -121,7 +121,7 @@ class ReachGoal(_TabletopGoal):
         self._streak = np.zeros(num_envs, dtype=np.int64)
 
     def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """See `Goal`."""
+        """Evaluate the next state of some worlds; see `Goal.look`."""
         scene = self.task.scene(states)
         distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)
         self._streak[envs] = np.where(distance <= _REACHED, np.where(begin, 0, self._streak[envs]) + 1, 0)
@@ -129,7 +129,7 @@ class ReachGoal(_TabletopGoal):
         return GoalState(success=success, potential=_nearness(distance), truth=self._truth(states, scene))
 
 
-_REACH = "reach"  # a goal of its own in the worlds of pick and place
+_REACH = "reach"  # additional goal in the worlds of pick and place
 
 
 def goal_names() -> list[str]:
@@ -138,10 +138,10 @@ def goal_names() -> list[str]:
 
 
 def open_goal(name: str, twin: Twin, num_envs: int) -> Goal:
-    """Return the goal of that name for a batch of worlds: a task (see `open_task`), or ``reach``.
+    """Return a goal by name for a batch of worlds: a task (see `open_task`), or ``reach``.
 
     Raises:
-        UnknownNameError: there is none of that name.
+        UnknownNameError: the goal does not exist.
         InputError: the twin does not fit its task.
     """
     if name == _REACH:

@@ -1,4 +1,4 @@
-"""Compute the top of the table in each world, and move the objects on it: raised, lowered, tilted."""
+"""Compute the table top of each world (height and tilt), and place objects on it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FLAT = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_PLANE)}
 
 @dataclass(frozen=True, kw_only=True)
 class GroundPlane:
-    """A plane per world: a ``point`` on it, its upward unit ``normal`` and ``quaternion`` (wxyz), ``(nworld, …)``."""
+    """Plane per world: ``point`` on it (m), upward unit ``normal`` and ``quaternion`` (wxyz), each ``(nworld, …)``."""
 
     geom: int
     point: NDArray[np.float64]
@@ -53,13 +53,13 @@ class GroundPlane:
         return cls(geom=index, point=position + half * normal, normal=normal, quaternion=quaternion)
 
     def take(self, worlds: NDArray[np.intp]) -> GroundPlane:
-        """The surfaces of some worlds."""
+        """Return the planes of some worlds."""
         return GroundPlane(
             geom=self.geom, point=self.point[worlds], normal=self.normal[worlds], quaternion=self.quaternion[worlds]
         )
 
     def height(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Height of the plane at ``(nworld, …, 2)``."""
+        """Return the height of the plane in m at points ``(nworld, …, 2)``."""
         extra = (slice(None), *(None,) * (xy.ndim - 2))
         slope = self.normal[extra][..., :2] / self.normal[extra][..., 2:]
         offset = xy - self.point[extra][..., :2]
@@ -97,14 +97,14 @@ def stand(
 
 @dataclass(frozen=True, kw_only=True)
 class Ground:
-    """The support of every world relative to that of the compiled model. If both are equal, nothing changes."""
+    """Support of every world, and that of the compiled model (``nominal``)."""
 
     surface: GroundPlane
     nominal: GroundPlane
 
     @classmethod
     def of(cls, twin: Twin, params: ParamTable) -> Ground | None:
-        """The support that the twin's scene names, or its geom ``table``; None where it has neither."""
+        """Return the support named by the twin's scene, or its geom ``table``; None without either."""
         support = twin.scene.spec.support if twin.scene else _SUPPORT
         model = twin.model
         if support not in {model.geom(i).name for i in range(model.ngeom)} or model.geom_bodyid[model.geom(support).id]:
@@ -113,17 +113,17 @@ class Ground:
 
     @cached_property
     def moved(self) -> NDArray[np.bool_]:
-        """Worlds whose support is not where the model has it."""
+        """Mask of the worlds whose support differs from the compiled model's, ``(nworld,)``."""
         pairs = (self.surface.point != self.nominal.point, self.surface.quaternion != self.nominal.quaternion)
         return np.logical_or(*(pair.any(axis=1) for pair in pairs))
 
     def rise(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How much higher the support is at ``(nworld, 2)``, in m."""
+        """Return the height of the support minus the nominal height at points ``(nworld, 2)``, ``(nworld,)`` in m."""
         nominal = self.nominal.take(np.zeros(len(xy), dtype=np.intp)).height(xy)
         return np.where(self.moved, self.surface.height(xy) - nominal, 0.0)
 
     def standing(self, half: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the height above the support of the centre of flat objects, ``half`` as thick."""
+        """Return the vertical distance in m from the support to the centre of flat objects of half height ``half``."""
         return np.where(self.moved, half / self.surface.normal[:, 2], half)
 
     def turn(self, quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -135,7 +135,7 @@ class Ground:
 
 @dataclass(frozen=True, kw_only=True)
 class FreeBody:
-    """A free body of a model: its columns in qpos and qvel, resting height and bounding radius in m."""
+    """Free body of a model: its first index in qpos and qvel, resting height and bounding radius in m."""
 
     qpos: int
     qvel: int
@@ -144,10 +144,10 @@ class FreeBody:
 
     @classmethod
     def of(cls, twin: Twin, name: str) -> FreeBody:
-        """The body of that name.
+        """Return the free body with a name.
 
         Raises:
-            UnknownNameError: no free body has it.
+            UnknownNameError: no free body has that name.
         """
         model = twin.model
         free = {

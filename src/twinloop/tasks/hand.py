@@ -1,4 +1,4 @@
-"""Describe a gripper from its tool site, and whether a task can be done in a world at all."""
+"""Describe a gripper relative to its tool site, and constrain worlds to graspable objects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _POINTS_DOWN = 0.7  # cosine: the home pose must point the hand within 45 deg of
 
 @dataclass(frozen=True, kw_only=True)
 class GripperHand:
-    """A gripper that can grasp from above.
+    """Gripper that can grasp from above.
 
     ``approach`` and ``opening`` are (axis index, sign) in the tool site's frame: its reaching direction, and the
     opening direction of its driven finger. ``tip`` is the length of the fingers beyond the site along the approach, in
@@ -85,7 +85,7 @@ def _nearest_axis(direction: NDArray[np.float64]) -> tuple[int, float]:
 
 
 def _is_tied(model: mujoco.MjModel, joint: int) -> bool:
-    """Whether an equality moves another joint together with this one."""
+    """Return whether an equality constraint couples another joint to this one."""
     tied = model.eq_type == mujoco.mjtEq.mjEQ_JOINT
     return bool(((model.eq_obj1id[tied] == joint) | (model.eq_obj2id[tied] == joint)).any())
 
@@ -108,7 +108,7 @@ def _reach(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, o
 
 
 def _hand_geoms(model: mujoco.MjModel, hand: int) -> list[int]:
-    """Colliding geoms of a body and of everything that hangs on it."""
+    """Return the colliding geoms of a body and of its descendants."""
     inside = {hand}
     for body in range(hand + 1, model.nbody):
         if int(model.body_parentid[body]) in inside:
@@ -118,10 +118,10 @@ def _hand_geoms(model: mujoco.MjModel, hand: int) -> list[int]:
 
 
 FITS = "object fits between the jaws"
-_CLEARANCE = 0.002  # m, both sides together, so that the jaws can come down beside it; our choice, no published figure
-_DEPTHS = 60  # places along the jaws at which their distance is taken
-_SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # groups that a ray sees
-_TALLEST = 3.0  # heights of the nominal object that they reach over
+_CLEARANCE = 0.002  # m, sum of both sides, for the descent of the jaws; our choice, no published value
+_DEPTHS = 60  # points along the jaws at which their distance is measured
+_SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # geom groups that a ray can hit
+_TALLEST = 3.0  # heights of the nominal object over which jaws are measured
 
 
 def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
@@ -184,7 +184,7 @@ def _distance(
 
 
 def _extent(twin: Twin, name: str) -> NDArray[np.float64]:
-    """Sides of the box around an object's geoms in the object's frame, in m."""
+    """Return the side lengths of the bounding box of an object's geoms in the object's frame, ``(3,)`` in m."""
     model, data = twin.model, mujoco.MjData(twin.model)
     mujoco.mj_kinematics(model, data)
     body = model.body(name).id

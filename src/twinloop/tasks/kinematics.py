@@ -1,8 +1,8 @@
-"""Kinematics of a serial arm over worlds, in plain array arithmetic.
+"""Compute the kinematics of a serial arm over worlds, in plain array arithmetic.
 
 The chain is read from a model once: a frame per joint whose z is the joint's axis, and the constant transforms
-between them, all taken at the model's reference position. Everything after that is elementwise over worlds, so that
-a world's result does not depend on its neighbours, and any array library with NumPy's names can run it, on a device.
+between them, all at the model's reference position. All later computations are elementwise over worlds, so a world's
+result does not depend on the others, and any array library with NumPy's function names can run them, also on a device.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _ZERO = 1e-12  # constants of a transform below this are rounding of an exact ze
 
 @dataclass(frozen=True, kw_only=True)
 class ChainPose:
-    """Where a chain is, in world coordinates.
+    """Pose of a chain in world coordinates.
 
     ``position`` ``(nworld, 3)`` and ``columns`` (the axes x, y, z of the tool site, three arrays ``(nworld, 3)``);
     ``anchors``, ``axes`` and ``centres`` (of mass carried by each joint's link) ``(nworld, k, 3)``.
@@ -37,20 +37,20 @@ class ChainPose:
 
 
 class Chain:
-    """The joints between the world and a site, in order from the base.
+    """Joints between the world and a site, in order from the base.
 
     Attributes:
         joints: model ids of the ``k`` joints.
         qpos: their indices in qpos; ``dof``: in qvel.
-        limits: their ranges ``(k, 2)``, infinite where unlimited.
+        limits: their ranges ``(k, 2)`` in rad or m, infinite if unlimited.
 
     Raises:
-        InputError: the site hangs on no hinge or slide joints, or on a ball or free joint.
+        InputError: the site is moved by no hinge or slide joint, or by a ball or free joint.
     """
 
     def __init__(self, model: mujoco.MjModel, site: str, reference: NDArray[np.float64]) -> None:
         data = mujoco.MjData(model)
-        data.qpos[:] = reference  # where parts that are not on the chain (fingers) are
+        data.qpos[:] = reference  # position of parts that are not on the chain (fingers)
         self.joints = _chain_joints(model, site)
         self.qpos = model.jnt_qposadr[self.joints]
         self.dof = model.jnt_dofadr[self.joints]
@@ -75,7 +75,7 @@ class Chain:
         return len(self.joints)
 
     def pose(self, q: NDArray[np.float64]) -> ChainPose:
-        """Where the chain is at joint positions ``(nworld, k)``, rad or m."""
+        """Return the pose of the chain at joint positions ``(nworld, k)``, rad or m."""
         arrays = ArrayLibrary.of(q)
         xp = arrays.xp
         turned = q - arrays.constant(self._zero)
@@ -105,7 +105,7 @@ class Chain:
         )
 
     def jacobian(self, pose: ChainPose) -> NDArray[np.float64]:
-        """Velocity of the tool (linear, then angular) per joint velocity, ``(nworld, 6, k)``."""
+        """Return the tool's Jacobian ``(nworld, 6, k)`` in world axes: linear rows, then angular rows."""
         arrays = ArrayLibrary.of(pose.position)
         xp, hinge = arrays.xp, arrays.constant(self._hinge)[:, None]
         linear = xp.where(hinge, cross(pose.axes, pose.position[:, None] - pose.anchors), pose.axes)
@@ -113,10 +113,10 @@ class Chain:
         return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
 
     def gravity(self, pose: ChainPose) -> NDArray[np.float64]:
-        """Joint torques that hold the chain still against gravity along −z, ``(nworld, k)`` N·m or N.
+        """Return the joint torques that hold the chain still against gravity along −z, ``(nworld, k)`` in N·m or N.
 
-        Bodies that the model compensates (``gravcomp``) weigh nothing. Parts that hang off the chain, such as
-        fingers, count where the reference position had them.
+        Compensated bodies (``gravcomp``) have no weight. Parts attached to the chain, such as fingers, are at their
+        reference position.
         """
         arrays = ArrayLibrary.of(pose.position)
         xp, masses = arrays.xp, arrays.constant(self._weights)
@@ -129,7 +129,7 @@ class Chain:
 
 
 def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cross product over the last axis, by components."""
+    """Return the cross product over the last axis, by components."""
     xp = array_namespace(a)
     a0, a1, a2 = a[..., 0], a[..., 1], a[..., 2]
     b0, b1, b2 = b[..., 0], b[..., 1], b[..., 2]
@@ -137,7 +137,7 @@ def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]
 
 
 def _combine(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Sum of columns times constants; a constant of zero costs nothing."""
+    """Return the sum of columns times constants, without terms whose constant is zero."""
     total = None
     for column, factor in zip(columns, factors, strict=True):
         if factor == 0.0:
@@ -165,7 +165,7 @@ def _chain_joints(model: mujoco.MjModel, site: str) -> NDArray[np.intp]:
 
 
 def _frame(axis: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A rotation whose third column is ``axis``, aligned with the world's axes where the axis is."""
+    """Return a rotation whose third column is ``axis``, aligned with the world's axes if ``axis`` is."""
     other = np.eye(3)[np.argmin(np.abs(axis))]
     x = np.cross(other, axis)
     x /= np.linalg.norm(x)
@@ -175,7 +175,7 @@ def _frame(axis: NDArray[np.float64]) -> NDArray[np.float64]:
 def _transforms(
     origins: list[NDArray[np.float64]], frames: list[NDArray[np.float64]]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Constant (shift, rotation) of each frame in the one before it, the world first."""
+    """Return the constant (shift, rotation) of each frame in the previous one; the first is relative to the world."""
     steps, origin, frame = [], np.zeros(3), np.eye(3)
     for next_origin, next_frame in zip(origins, frames, strict=True):
         shift, rotation = frame.T @ (next_origin - origin), frame.T @ next_frame
@@ -187,7 +187,7 @@ def _transforms(
 def _links(
     model: mujoco.MjModel, data: mujoco.MjData, joints: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-    """Weighing mass and its centre (world) carried by each joint and by no later one of the chain."""
+    """Return uncompensated mass and its centre (world) moved by each joint but by no later joint of the chain."""
     owner = {int(model.jnt_bodyid[joint]): i for i, joint in enumerate(joints)}
     mass, moment = np.zeros(len(joints)), np.zeros((len(joints), 3))
     mujoco.mj_comPos(model, data)

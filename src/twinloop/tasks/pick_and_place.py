@@ -1,4 +1,4 @@
-"""Pick an object up and put it down on a target disc."""
+"""Define the task to pick up an object and place it on a target disc."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from twinloop.twin import Twin
 
 
 class PickAndPlace:
-    """See `twinloop.tasks.protocol.Task`."""
+    """Task to pick up an object and place it on a target disc, with progress, phases and tracked values."""
 
     name = NAME
     version = "pick_and_place/2"
@@ -34,7 +34,7 @@ class PickAndPlace:
     expert_version = "pick_and_place.expert/2"
 
     def __init__(self, twin: Twin, config: PickAndPlaceConfig | None = None) -> None:
-        """Raises: InputError or UnknownNameError where the twin does not fit the task."""
+        """Raises: InputError or UnknownNameError if the twin does not fit the task."""
         self.twin = twin
         self.config = config or PickAndPlaceConfig.of(twin)
         self._arm = Arm(twin)
@@ -48,7 +48,7 @@ class PickAndPlace:
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
         """Place object and target by the parameters, with the arm at home within ``joint_noise`` and at rest.
 
-        Objects are on the table of each world, and `place_clutter` places the rest of the scene at a distance. See
+        Objects are on the table of each world, and `place_clutter` places the clutter of the scene around them. See
         `Arm.begin` for the arm.
         """
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
@@ -82,7 +82,7 @@ class PickAndPlace:
             stand(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return success, see the protocol; `PickAndPlaceConfig` defines it."""
+        """Return success at each recorded state, ``(nworld, nstep + 1)``; `PickAndPlaceConfig` defines it."""
         scene, config = self.scene(states), self.config
         rise = scene.height - scene.height[:, :1]
         placed = scene.over & (np.abs(rise) <= config.height_tolerance)
@@ -112,7 +112,7 @@ class PickAndPlace:
         return max(1, round(self.config.rest_time * self.twin.control_hz))
 
     def scene(self, states: NDArray[np.float64]) -> SceneFeatures:
-        """What success looks at in recorded states ``(…, nstate)``, each on its own."""
+        """Return the features that determine success, for each of some recorded states ``(…, nstate)``."""
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
         sound = np.where(finite[..., None], states, 0.0)
@@ -134,7 +134,7 @@ class PickAndPlace:
 
     @property
     def environment_names(self) -> tuple[str, ...]:
-        """What each number of `environment` is: positions in m in the frame of the world."""
+        """Names of the values of `environment`: positions in m in the world frame."""
         thing, target = self.config.object, self.config.target
         places = [f"{owner}.{axis}" for owner in ("tool", thing, target) for axis in "xyz"]
         return (*places, f"{thing}.heading.cos", f"{thing}.heading.sin")
@@ -153,19 +153,19 @@ class PickAndPlace:
         return np.concatenate(parts, axis=-1)
 
     def watch(self, nworld: int) -> PlacementSuccess:
-        """`success` for worlds that are still running."""
+        """Return an evaluation of `success`, state by state, for ``nworld`` running worlds."""
         return PlacementSuccess(self.config, self.rest_steps, nworld)
 
     def expert(self, initial: InitialState) -> Controller:
-        """See the protocol."""
+        """Return the scripted expert for worlds that start in ``initial``."""
         return PickAndPlaceExpert(self, initial)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
-        """See `twinloop.tasks.protocol.PhasedTask`."""
+        """Return the names of the phases and the state at which each begins, or None."""
         return phases(self._placing(states, fps))
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """See `twinloop.tasks.protocol.PhasedTask`."""
+        """Return the class of failure and its reason; None for an episode that ends in success."""
         placing = self._placing(states, fps)
         return None if placing.done[-1] else failure_class(placing, fps)
 
@@ -189,13 +189,13 @@ class PickAndPlace:
         )
 
     def target_position(self, initial: InitialState) -> NDArray[np.float64]:
-        """Centre of the target disc in every world, ``(nworld, 3)``."""
+        """Return the centre of the target disc in every world, ``(nworld, 3)`` in m."""
         return initial.mocap_pos[:, self._target]
 
     def ground(self, initial: InitialState) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the table's height at the target relative to the model ``(nworld,)``, and its slope along x and y.
+        """Return the table's height at the target minus the model's ``(nworld,)`` in m, and its slope ``(nworld, 2)``.
 
-        Read from the target on the table: ``(nworld,)`` in m and ``(nworld, 2)``.
+        Both are computed from the pose of the target on the table; the slope is along x and y.
         """
         body = int(np.flatnonzero(self.twin.model.body_mocapid == self._target)[0])
         rise = initial.mocap_pos[:, self._target, 2] - self.twin.model.body_pos[body, 2]
@@ -207,7 +207,7 @@ class PickAndPlace:
 
     @property
     def constraints(self) -> dict[str, Constraint]:
-        """Conditions on a world that a randomization may ask for by name."""
+        """Constraints on worlds that a randomization can use by name."""
         tips = max(0.0, self.config.grasp_height - self.hand.tip)
         return {FITS: object_fits(self.twin, self.hand, self.config.object, tips=tips)}
 
@@ -228,11 +228,11 @@ class PickAndPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class SceneFeatures:
-    """Features of single states, all of the same leading shape.
+    """Features of states; all arrays have the same leading shape.
 
     Positions ``(…, 3)`` in m of the object's centre, the target and the tool site; ``height`` is the object's above the
-    plane of the target. ``over``: above the target's disc; ``left``: at rest, the hand open and out of reach. States
-    that are not finite are read as zeros and are not ``over``.
+    plane of the target. ``over``: the object is above the target's disc; ``left``: it is at rest, and the hand is open
+    and out of reach. States that are not finite are treated as zeros, with ``over`` false.
     """
 
     object: NDArray[np.float64]
@@ -244,10 +244,10 @@ class SceneFeatures:
 
 
 class PlacementSuccess:
-    """`PickAndPlace.success` state by state; worlds may restart one by one.
+    """Evaluation of `PickAndPlace.success`, state by state; worlds may restart one by one.
 
-    ``lifted`` ``(nworld,)`` is whether the object has been lifted since the world's start, ``rise`` its current height
-    above its start, in m.
+    ``lifted`` ``(nworld,)`` marks worlds whose object has been lifted since their start, ``rise`` is the object's
+    current height above its initial one, in m.
     """
 
     def __init__(self, config: PickAndPlaceConfig, rest_steps: int, nworld: int) -> None:
@@ -256,10 +256,10 @@ class PlacementSuccess:
         self.lifted, self.rise = np.zeros(nworld, dtype=bool), np.zeros(nworld)
 
     def look(self, scene: SceneFeatures, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
-        """Whether the task is done in some worlds at their next state, one row of ``scene`` each.
+        """Return success ``(k,)`` of some worlds at their next state; ``scene`` has one row per world.
 
         Args:
-            begin: whether this is a world's first state, for all or for each.
+            begin: whether this is a world's first state, scalar or ``(k,)``.
         """
         self._streak[worlds] = np.where(scene.left, np.where(begin, 0, self._streak[worlds]) + 1, 0)
         self._resting[worlds] = np.where(begin, scene.height, self._resting[worlds])

@@ -1,4 +1,4 @@
-"""The numbers of pick and place, from the twin's ``task:`` section."""
+"""Define the settings of pick and place, and read them from the twin's ``task:`` section."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ class PickAndPlaceConfig:
     tool site at the grasp and while carrying, outward tilt of the hand at that height, radius of the target.
     ``duration`` is the length of an episode.
 
-    Success: the object's centre above the target disc, within ``height_tolerance`` of its initial height at rest,
-    slower than ``rest_speed`` and ``rest_spin`` for ``rest_time``, the hand open and out of reach, after having been
-    ``lifted`` above that. Heights are measured from the plane of the target on the table. These limits and the duration
-    are our choice, not a published range.
+    Success: the object was raised by at least ``lifted``; afterwards, for ``rest_time``, its centre is above the target
+    disc, within ``height_tolerance`` of its initial height and slower than ``rest_speed`` and ``rest_spin``, and the
+    hand is open and out of reach. Heights are measured from the plane of the target on the table. These limits and the
+    duration are our choice, not a published range.
     """
 
     object: str
@@ -48,11 +48,11 @@ class PickAndPlaceConfig:
 
     @classmethod
     def of(cls, twin: Twin) -> PickAndPlaceConfig:
-        """The task section of a twin.
+        """Return the settings in the task section of a twin.
 
         Raises:
-            InputError: the twin has no such section or misses a key of it.
-            UnknownNameError: it has a key of another name.
+            InputError: the twin has no such section, or a key is missing.
+            UnknownNameError: the section has an unknown key.
         """
         where = f"task.{NAME} of the twin {twin.name}"
         section = twin.spec.task.get(NAME)

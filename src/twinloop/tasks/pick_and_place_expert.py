@@ -1,4 +1,4 @@
-"""Scripted expert of pick and place over worlds: phases as an array, straight paths, differential inverse kinematics.
+"""Control pick and place by a scripted expert: phases, straight paths and differential inverse kinematics.
 
 It uses the true state of its world; the observations of a policy are recorded separately. Every operation is
 elementwise over worlds or on one small matrix per world, so a world's commands depend on that world alone.
@@ -25,7 +25,7 @@ from twinloop.twin import Twin
 
 
 class ExpertPhase(IntEnum):
-    """What the hand does, in order."""
+    """Phases of the hand, in order."""
 
     APPROACH = 0
     DESCEND = 1
@@ -38,7 +38,7 @@ class ExpertPhase(IntEnum):
     HOME = 8
 
 
-# Per phase: least duration (s), and how long at most to wait at its end for the hand to arrive (s).
+# Per phase: minimum duration (s), and longest wait at its end for the hand to arrive (s).
 _LEAST = np.array([0.6, 0.6, 0.45, 0.5, 0.6, 0.5, 0.35, 0.5, 0.8])
 _PATIENCE = np.array([0.7, 0.4, 0.0, 0.1, 0.4, 0.4, 0.0, 0.0, np.inf])
 _ARRIVED = 0.003  # m: a tool closer than this to its reference has arrived
@@ -47,10 +47,10 @@ _TURN_SPEED = 1.0  # rad/s: mean speed of turning the hand about its approach
 _JOINT_SPEED = 2.5  # rad/s; the STS3215 at 7.4 V turns 5.9 rad/s unloaded, the Panda's joints 2.2 to 2.6 (makers)
 _STROKE_TIME = 0.3  # s for the hand's command from open to closed
 _SIDE_CLEARANCE = 0.010  # m between a fixed finger and the object on the way down and up
-_DROP = 0.001  # m: the object is let go this far above its resting height
+_DROP = 0.001  # m: the object is released at this height above its resting height
 _HOVER = 0.015  # m between finger tips and the object's top before the descent
 _TIP_CLEARANCE = 0.003  # m between finger tips and table at the grasp
-_YAW_PERIOD = np.pi / 2  # a box can be held by either pair of sides
+_YAW_PERIOD = np.pi / 2  # a box can be grasped by either pair of sides
 
 
 class ExpertScene(Protocol):
@@ -78,9 +78,9 @@ class ExpertScene(Protocol):
 
 
 class PickAndPlaceExpert:
-    """See `simulate.protocol.Controller`; built by `PickAndPlace.expert` for worlds that begin in given states.
+    """Scripted controller of pick and place for worlds that begin in given states; see `PickAndPlace.expert`.
 
-    Positions that `simulation.qpos` gives, and commands that go back, are ``arrays``.
+    Positions in `simulation.qpos` and returned commands are arrays of the library ``arrays``.
     """
 
     def __init__(self, task: ExpertScene, initial: InitialState, arrays: ArrayLibrary = HOST) -> None:
@@ -94,7 +94,7 @@ class PickAndPlaceExpert:
         home_pose = chain.pose(posture[None])
         self._posture, self._home_position = arrays.asarray(posture), arrays.asarray(home_pose.position[0])
         reach = float(np.hypot(*(home_pose.position - home_pose.anchors[:, 0])[0, :2]))
-        self._speed = _PACE * reach / hz  # m per control step, as everything below counts time in control steps
+        self._speed = _PACE * reach / hz  # m per control step; below, time is in control steps
         self._turn_step, self._joint_step = _TURN_SPEED / hz, _JOINT_SPEED / hz
         self._finger_step = abs(task.hand.open - task.hand.closed) / (_STROKE_TIME * hz)
         self._least, self._patience = arrays.asarray(_LEAST * hz), arrays.asarray(_PATIENCE * hz)
@@ -108,7 +108,7 @@ class PickAndPlaceExpert:
         self._rise, self._slope = there(rise), there(slope)
         row = task.object.qpos
         centre = there(initial.qpos[:, row : row + 3])
-        self._rest = centre[:, 2] - self._ground(centre)  # of the object's centre above the table
+        self._rest = centre[:, 2] - self._ground(centre)  # height of the object's centre above the table
         self._hover = 2.0 * self._rest + task.hand.tip + _HOVER
         larger = self._rest - task.object.rest_height  # a fixed finger stays clear of an object as wide as it is high
         self._clearance = _SIDE_CLEARANCE + larger if task.hand.one_sided else 0.0 * larger
@@ -131,11 +131,11 @@ class PickAndPlaceExpert:
         self._turns = there(np.zeros((initial.nworld, 2)))  # of the hand at the start and at the end of the path
 
     def on(self, arrays: ArrayLibrary) -> PickAndPlaceExpert:
-        """See `simulate.protocol.DeviceController`."""
+        """Return the same controller for arrays of another library, for example on a device."""
         return PickAndPlaceExpert(self._task, self._initial, arrays)
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
-        """Commands of the coming control step."""
+        """Return the commands of the next control step, ``(nworld, nu)``."""
         xp, chain = self._xp, self._task.chain
         qpos = xp.where(xp.isfinite(simulation.qpos), simulation.qpos, 0.0)  # a diverged world is marked elsewhere
         measured = qpos[:, self._arm]
@@ -157,7 +157,7 @@ class PickAndPlaceExpert:
         return self._command
 
     def _follow_path(self, jacobian: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Move the reference along the path by one control step; returns the joints' change."""
+        """Move the reference along the path by one control step; return the change of the joints, ``(nworld, k)``."""
         xp, chain = self._xp, self._task.chain
         fraction = _smooth(xp.minimum(self._elapsed / self._duration, 1.0))
         position = self._start + fraction[:, None] * (self._goal - self._start)
@@ -180,12 +180,12 @@ class PickAndPlaceExpert:
         return now + xp.clip(aim - now, -self._finger_step, self._finger_step)
 
     def _change_phase(self, qpos: NDArray[np.float64], miss: NDArray[np.float64]) -> None:
-        """Worlds at the end of their phase begin the next one from where the reference is."""
+        """Start the next phase, from the current reference, in worlds at the end of their phase."""
         xp = self._xp
         late = self._elapsed - self._duration
         done = (late >= 0.0) & ((miss < _ARRIVED) | (late >= xp.take(self._patience, self._phase)))
         done = (done & (self._phase < ExpertPhase.HOME)) | (self._phase < 0)
-        if self._arrays.on_host and not xp.any(done):  # asking would make a device wait
+        if self._arrays.on_host and not xp.any(done):  # on a device this test would wait for the result
             return
         self._phase = xp.where(done, self._phase + 1, self._phase)
         goal, turn = self._goals(qpos)
@@ -200,7 +200,7 @@ class PickAndPlaceExpert:
         self._turns = xp.where(done[:, None], xp.stack([begun, turn], axis=1), self._turns)
 
     def _goals(self, qpos: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Where the hand should be at the end of each world's phase, and its turn there."""
+        """Return the hand's required position ``(nworld, 3)`` at the end of each world's phase, and its turn (rad)."""
         xp, task, now = self._xp, self._task, self._planned.position
         row, lift, kept = task.object.qpos, self._lift, self._turns[:, 1]
         centre, quaternion = qpos[:, row : row + 3], qpos[:, row + 3 : row + 7]
@@ -227,17 +227,17 @@ class PickAndPlaceExpert:
         return goal, xp.where(self._phase == ExpertPhase.HOME, 0.0, aim)
 
     def _ground(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How high above the model's own the table of each world is below some positions ``(nworld, 3)``."""
+        """Return the table's height minus that in the model below positions ``(nworld, 3)``, ``(nworld,)`` in m."""
         way = position - self._target
         return self._rise + self._slope[:, 0] * way[:, 0] + self._slope[:, 1] * way[:, 1]
 
     def _aside(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Offset that keeps a fixed finger off the object; none for a hand that opens to both sides."""
+        """Return the offset ``(nworld, 3)`` that keeps a fixed finger clear of the object; zero without one."""
         return self._clearance[:, None] * self._frame.opening(position, turn)
 
 
 def _smooth(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The minimum-jerk profile from 0 to 1 (Flash and Hogan, "The coordination of arm movements", 1985)."""
+    """Return the minimum-jerk profile from 0 to 1 (Flash and Hogan, "The coordination of arm movements", 1985)."""
     return fraction * fraction * fraction * (10.0 + fraction * (6.0 * fraction - 15.0))
 
 
@@ -247,7 +247,7 @@ def _at_height(position: NDArray[np.float64], height: float | NDArray[np.float64
 
 
 def _yaw(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Rotation about the vertical of quaternions wxyz ``(nworld, 4)``."""
+    """Return the rotation about the vertical in rad of quaternions wxyz ``(nworld, 4)``."""
     xp = array_namespace(quaternion)
     w, x, y, z = (quaternion[:, i] for i in range(4))
     return xp.atan2(2.0 * (w * z + x * y), 1.0 - 2.0 * (y * y + z * z))

@@ -1,6 +1,6 @@
-"""What happened in a simulated pick and place, from its exact states: the hand closed, the object rose, was let go.
+"""Find the events of a simulated pick and place in its states: hand closed, object lifted, object released.
 
-Every moment is the number of a state, which is also the frame at which it is seen.
+Every event is the index of a state, which is also the index of the frame.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
-# Choices of ours, in m: an object that has risen this far has left the table (contact gives way by tenths of a
-# millimetre), and one that moved this far is on its way. Both are below what a person would see in a picture.
+# Our choices, in m: an object that has risen by this has left the table (contacts deform by tenths of a millimetre),
+# and an object that has moved by this is being carried. Both are too small to be visible in an image.
 _RISEN = 0.002
 _MOVED = 0.002
-_OPENING = 0.05  # of the hand's stroke: less is an encoder's step or a finger that gives way
+_OPENING = 0.05  # share of the hand's stroke; smaller changes are encoder steps or compliance of a finger
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlacementSeries:
-    """A pick and place as series over states ``(T + 1,)``.
+    """Quantities of one pick and place over its states, ``(T + 1,)``.
 
     ``distance`` of tool and object (m), ``rise`` of the object above its initial height (m), ``opening`` of the hand (0
     closed, 1 open), ``aside`` the horizontal distance from the target (m), ``way`` the object's horizontal distance
@@ -45,18 +45,18 @@ class PlacementSeries:
 
     @functools.cached_property
     def reached(self) -> int | None:
-        """The first state with the object within reach."""
+        """Index of the first state with the object within reach, or None."""
         return _first(self.distance <= self.reach)
 
     @functools.cached_property
     def held(self) -> int | None:
-        """The first state at which the object, later counted as lifted, has left the table; None: it never is."""
+        """Index of the first state at which a later lifted object has left the table; None if it is never lifted."""
         high = _first((self.rise >= self.lifted) & (self.distance <= self.reach))
         return None if high is None else _last(self.rise[:high] < _RISEN) + 1
 
     @functools.cached_property
     def closing(self) -> int | None:
-        """The last state before the hand closes on the object that is held, else before it first closes in reach."""
+        """Index of the last state before the hand closes on the held object, or else first closes within reach."""
         if self.held is None:
             if self.reached is None:
                 return None
@@ -67,7 +67,7 @@ class PlacementSeries:
 
     @functools.cached_property
     def opening_again(self) -> int | None:
-        """The last state before the hand that holds the object opens; None: it never does."""
+        """Index of the last state before the hand that holds the object opens; None if it never opens."""
         if self.held is None:
             return None
         gripped = self.opening[self.held]
@@ -78,7 +78,7 @@ class PlacementSeries:
 
     @functools.cached_property
     def lost(self) -> int | None:
-        """The first state after which the object is never again within reach of a hand that is still closed on it."""
+        """Index of the first state from which the object stays out of reach while the hand is still closed, or None."""
         if self.held is None:
             return None
         end = len(self.rise) if self.opening_again is None else self.opening_again + 1
@@ -88,9 +88,9 @@ class PlacementSeries:
 
     @functools.cached_property
     def carrying(self) -> tuple[int, int] | None:
-        """States at which the object, on its way up, begins to be carried sideways, and begins to be set down.
+        """Indices of the states at which horizontal motion of the lifted object begins, and at which lowering begins.
 
-        Each is where the tool is slowest between moving one way and moving the other.
+        Each is the slowest state of the tool between two directions of motion.
         """
         start, end = self.held, self.opening_again
         if start is None or end is None or end - start < 3:
@@ -106,7 +106,7 @@ class PlacementSeries:
 
     @functools.cached_property
     def leaving(self) -> int | None:
-        """The state at which the tool, having let go, begins to move away."""
+        """Index of the state at which the tool begins to move away after the release, or None."""
         if self.opening_again is None:
             return None
         total = np.hypot(*self.speed[self.opening_again :].T)
@@ -128,7 +128,7 @@ def phases(placing: PlacementSeries) -> list[tuple[str, int | None]]:
 
 
 def failure_class(placing: PlacementSeries, fps: float) -> tuple[str, str]:
-    """The class of an episode that did not end in success, and why."""
+    """Return the failure class of an episode without success, and the reason."""
     nearest = float(placing.distance.min())
     if placing.reached is None:
         return "never_reached", (
@@ -149,7 +149,7 @@ def failure_class(placing: PlacementSeries, fps: float) -> tuple[str, str]:
 
 
 def _class_of_placed(placing: PlacementSeries, fps: float) -> tuple[str, str]:
-    """The class of an episode whose object was lifted and not lost."""
+    """Return the failure class of an episode whose object was lifted and not lost, and the reason."""
     over = placing.aside[-1] <= placing.radius
     low = abs(float(placing.rise[-1])) <= placing.tolerance
     if placing.opening_again is None:
@@ -170,18 +170,18 @@ def _class_of_placed(placing: PlacementSeries, fps: float) -> tuple[str, str]:
 
 
 def _first(condition: NDArray[np.bool_]) -> int | None:
-    """The first place at which a condition holds."""
+    """Return the first index at which a condition is true, or None."""
     found = np.flatnonzero(condition)
     return int(found[0]) if len(found) else None
 
 
 def _last(condition: NDArray[np.bool_]) -> int:
-    """The last place at which a condition holds; 0 where it never does."""
+    """Return the last index at which a condition is true; 0 if it never is."""
     found = np.flatnonzero(condition)
     return int(found[-1]) if len(found) else 0
 
 
 def _slowest(speed: Array, start: int, stop: int) -> int:
-    """The last of the slowest places from ``start`` to ``stop``, both included."""
+    """Return the last index of the smallest speed from ``start`` to ``stop``, both inclusive."""
     part = speed[start : stop + 1]
     return start + len(part) - 1 - int(np.argmin(part[::-1]))

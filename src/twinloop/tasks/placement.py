@@ -1,4 +1,4 @@
-"""Place clutter by physics: drawn without overlap, dropped, taken as it comes to rest, seen by a camera."""
+"""Place clutter by physics: draw positions without overlap, drop the objects, and check rest and visibility."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from twinloop.tasks.ground import GroundPlane
 from twinloop.twin import Twin
 from twinloop.twin.scene_spec import ClutterSpec
 
-_RAYS = 24  # rays across the object's bounding circle: about 450 in it
-_ALONE = 5  # a geom group of its own, for the object as if nothing else were there
+_RAYS = 24  # rays across the diameter of the object's bounding circle: about 450 in total
+_ALONE = 5  # geom group of the object alone, to cast rays at it without other objects
 
 
 def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.float64]:
@@ -47,10 +47,10 @@ def camera_position(twin: Twin, params: ParamTable, camera: str) -> NDArray[np.f
 def visible_fraction(
     twin: Twin, params: ParamTable, initial: InitialState, *, camera: str, body: str
 ) -> NDArray[np.float64]:
-    """The part of an object's outline that a camera would show unhidden, ``(nworld,)``; outlines beyond the frame too.
+    """Return the visible fraction of an object for a camera, ``(nworld,)``; parts outside the image count as visible.
 
-    Rays from the camera through a grid over the object's bounding circle: those that meet the object first, over
-    those that would meet it if it were alone.
+    Rays go from the camera through a grid over the object's bounding circle. The fraction is the number of rays that
+    hit the object first, divided by the number that would hit the object alone.
     """
     model = twin.model
     index = model.body(body).id
@@ -80,7 +80,7 @@ def _radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np
 
 
 def _cone(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Directions ``(nworld, nray, 3)`` through a disc of some radius across the end of ``axis``."""
+    """Return directions ``(nworld, nray, 3)`` through a disc with a radius, perpendicular to ``axis`` at its end."""
     forward = axis / np.sqrt((axis**2).sum(axis=1, keepdims=True))
     right = np.cross(forward, [0.0, 0.0, 1.0])
     length = np.sqrt((right**2).sum(axis=1, keepdims=True))
@@ -93,23 +93,23 @@ def _cone(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.
     return rays / np.sqrt((rays**2).sum(axis=-1, keepdims=True))
 
 
-DEEPEST = 5e-4  # m of contact depth that counts as lying on, not in: resting contacts are a tenth as deep
-_CANDIDATES = 64  # places tried for one thing within a draw
-_GAP = 0.002  # m between bounding circles, and under a thing before it falls
-_MOVED = 1e-3  # m that what was placed may shift while the clutter falls
-_ASIDE = 0.5  # of its radius that something is dropped beside the line of sight it is to hide
+DEEPEST = 5e-4  # m, largest contact depth of a valid placement; resting contacts have a tenth of it
+_CANDIDATES = 64  # positions tried for one object in a draw
+_GAP = 0.002  # m between bounding circles, and below an object before it falls
+_MOVED = 1e-3  # m, largest displacement of placed objects while the clutter falls
+_ASIDE = 0.5  # lateral offset of an occluding object from the line of sight, in radii
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeepOut:
-    """What clutter keeps away from: ``points`` ``(nworld, 2)`` by name, and free joints of things that stay put."""
+    """Regions that clutter avoids: ``points`` ``(nworld, 2)`` by name, and free joints of objects that stay fixed."""
 
     points: Mapping[str, NDArray[np.float64]]
     joints: tuple[int, ...]
 
     @classmethod
     def of(cls, twin: Twin, initial: InitialState) -> KeepOut:
-        """Away from every free body that is none of the scene's, and from everything placed by hand (mocap)."""
+        """Return regions at all free bodies that are not in the scene's slots, and at all mocap bodies."""
         model = twin.model
         slots = set() if twin.scene is None else {int(body) for body in twin.scene.bodies}
         free = [int(j) for j in np.flatnonzero(model.jnt_type == mujoco.mjtJoint.mjJNT_FREE)]
@@ -121,17 +121,17 @@ class KeepOut:
         return cls(points=points, joints=joints)
 
     def take(self, worlds: NDArray[np.intp]) -> KeepOut:
-        """The same for some worlds."""
+        """Return the regions of some worlds."""
         return KeepOut(points={name: rows[worlds] for name, rows in self.points.items()}, joints=self.joints)
 
 
 class ClutterDrop:
-    """A draw for some worlds.
+    """One draw of clutter for some worlds.
 
     Attributes:
         qpos: positions after `fall`, ``(nworld, nq)``.
-        reasons: why each world is refused, empty if it is not.
-        visible: visible part of an object, ``(nworld,)`` by object.
+        reasons: why each world is rejected, "" for a valid world.
+        visible: visible fraction by object, ``(nworld,)`` each.
     """
 
     def __init__(self, twin: Twin, params: ParamTable, initial: InitialState, keep: KeepOut) -> None:
@@ -146,7 +146,7 @@ class ClutterDrop:
         self.visible: dict[str, NDArray[np.float64]] = {}
 
     def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
-        """Draw, drop, and judge."""
+        """Draw positions, drop the objects, and check the result."""
         for name, clutter in self._scene.spec.clutter.items():
             for order, slot in enumerate(self._scene.layout.group(name)):
                 stream = f"scene/{self._scene.layout.slots[slot].body}"
@@ -160,7 +160,7 @@ class ClutterDrop:
             self._judge_sight()
 
     def _settle(self, worlds: NDArray[np.intp]) -> None:
-        """Let the things of some worlds fall."""
+        """Simulate the fall of the clutter in some worlds."""
         start = replace(self._initial, qpos=self.qpos).take(worlds)
         slots = self._twin.model.body_jntadr[self._scene.bodies]
         fixed = [*np.delete(slots, self._scene.clutter), *self._keep.joints]
@@ -215,7 +215,7 @@ class ClutterDrop:
     def _sight_places(
         self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        """Places between an object and a camera."""
+        """Return positions between an object and a camera, ``(nworld, n, 2)``."""
         occlude = clutter.occlude
         if occlude is None:
             return _region(clutter, u)
@@ -247,7 +247,7 @@ class ClutterDrop:
         return furthest
 
     def _stands(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
-        """Whether all clutter is carried by the support through clutter, and touches nothing else."""
+        """Return whether all clutter rests on the support, directly or on other clutter, and touches nothing else."""
         bodies = {int(self._scene.bodies[i]) for i in self._scene.clutter if there[i]}
         touched = {partner for body in bodies for partner in contacts.partners(body)}
         foreign = [body for body, geom in touched if body not in bodies and geom != self._surface.geom]
@@ -287,7 +287,7 @@ def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArra
 
 
 def _region(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Places ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
+    """Return positions ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
     low, high = np.array([clutter.x, clutter.y]).T
     return low + (high - low) * u.reshape(len(u), -1, 2)
 
@@ -298,7 +298,7 @@ def _outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[np.f
 
 
 def _turn(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
-    """Unit quaternions from uniforms ``(nworld, 3)``: any orientation, or any about the vertical.
+    """Return uniform random unit quaternions from uniforms ``(nworld, 3)``; with ``upright`` about the vertical only.
 
     K. Shoemake, "Uniform random rotations", Graphics Gems III, 1992.
     """
@@ -323,13 +323,13 @@ def place_clutter(
     attempt: int = 0,
     keep: KeepOut | None = None,
 ) -> InitialState:
-    """Return worlds with the clutter of their scene at rest where it fell; others are unchanged.
+    """Return worlds with the clutter of their scene dropped and at rest; worlds without clutter are unchanged.
 
-    A draw is refused for the reasons of `ClutterDrop`, and drawn again up to ``TRIALS`` times. A world is a function of
-    its parameters, the run seed, its episode number and the attempt. The notes ``scene/trials`` and
-    ``scene/visible/<object>`` of the result are the number of draws and the visible part of an object.
+    A rejected draw (see `ClutterDrop`) is repeated up to ``TRIALS`` times. A world depends only on its parameters, the
+    run seed, its episode number and the attempt. The notes ``scene/trials`` and ``scene/visible/<object>`` of the
+    result are the number of draws and the visible fraction of an object.
 
-    A world without a valid placement is ``refused``, with the most frequent reason.
+    A world without a valid placement is in ``refused``, with the most frequent reason.
 
     Args:
         keep: regions that clutter avoids; by default all other free bodies and all mocap bodies.

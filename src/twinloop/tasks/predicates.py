@@ -1,4 +1,4 @@
-"""Statements about recorded states, over worlds and time; tasks combine them into success."""
+"""Evaluate conditions on recorded states, over worlds and time; tasks combine them into success."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def in_disc(position: NDArray[np.float64], centre: NDArray[np.float64], radius: 
 def above_plane(
     position: NDArray[np.float64], point: NDArray[np.float64], quaternion: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Height of points ``(…, 3)`` above the plane through ``point`` across the z axis of ``quaternion`` (wxyz)."""
+    """Return heights of points ``(…, 3)`` above the plane through ``point`` normal to z of ``quaternion`` (wxyz)."""
     w, x, y, z = np.moveaxis(quaternion, -1, 0)
     offset = position - point
     normal = (2.0 * (x * z + w * y), 2.0 * (y * z - w * x), 1.0 - 2.0 * (x * x + y * y))
@@ -23,13 +23,13 @@ def above_plane(
 
 
 def slower_than(velocity: NDArray[np.float64], linear: float, angular: float) -> NDArray[np.bool_]:
-    """Whether free bodies with velocities ``(…, 6)`` (m/s, rad/s) move slower than both limits."""
+    """Return whether free bodies with velocities ``(…, 6)`` (m/s, rad/s) move slower than both limits."""
     speed, spin = (np.sqrt((velocity[..., part] ** 2).sum(axis=-1)) for part in (slice(0, 3), slice(3, 6)))
     return (speed < linear) & (spin < angular)
 
 
 def held_for(condition: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
-    """Where a condition ``(nworld, time)`` has been true at this and the ``count − 1`` moments before."""
+    """Return a mask ``(nworld, time)``: the condition was true at this and the previous ``count − 1`` times."""
     total = np.cumsum(condition, axis=1)
     before = np.zeros_like(total)
     before[:, count:] = total[:, :-count]
@@ -37,10 +37,10 @@ def held_for(condition: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
 
 
 def ever(condition: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Where a condition ``(nworld, time)`` is true now or was at some earlier moment."""
+    """Return a mask ``(nworld, time)``: the condition is true at this or was at an earlier time."""
     return np.logical_or.accumulate(condition, axis=1)
 
 
 def best(share: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest so far of a share of something done ``(nworld, time)``, within [0, 1]."""
+    """Return the running maximum over time of a share ``(nworld, time)``, clipped to [0, 1]."""
     return np.maximum.accumulate(np.clip(share, 0.0, 1.0), axis=1)

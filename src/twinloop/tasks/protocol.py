@@ -1,4 +1,4 @@
-"""What every task offers."""
+"""Define the protocols of tasks and goals."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from twinloop.simulate import Controller, InitialState
 
 @runtime_checkable
 class Task(Protocol):
-    """What a robot should do: where worlds begin, when it is done, and a script that does it.
+    """Task of a robot: initial states of worlds, success, and a scripted expert.
 
-    A task is built for one twin, as ``Task(twin)``. ``nstep`` control steps make an episode, the same in every world;
-    ``instruction`` is the sentence a language-conditioned policy is given. ``version`` names the reset,
-    ``success_version`` the predicate and ``expert_version`` the script: each changes when its outcome may.
+    A task is made for one twin, as ``Task(twin)``. Every episode has ``nstep`` control steps. ``instruction`` is the
+    text for language-conditioned policies. ``version`` identifies the reset, ``success_version`` the predicate and
+    ``expert_version`` the expert: each changes whenever results may change.
     """
 
     name: str
@@ -30,51 +30,51 @@ class Task(Protocol):
     nstep: int
 
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
-        """Where episodes begin; world ``i`` is a function of its parameters, run seed, episode and attempt alone."""
+        """Return the initial states; world ``i`` depends only on its parameters, run seed, episode and attempt."""
         ...
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return success at each recorded state: ``(nworld, nstep + 1, nstate)`` to ``(nworld, nstep + 1)``.
 
-        It is a function of the states alone, so that a stored episode can be checked again.
+        It depends only on the states, so that a stored episode can be evaluated again.
         """
         ...
 
     def expert(self, initial: InitialState) -> Controller:
-        """A script for worlds that begin there; its commands in a world depend on that world alone."""
+        """Return the scripted expert for worlds that start in ``initial``; worlds do not affect each other."""
         ...
 
 
 class TrackedTask(Task, Protocol):
-    """A task with tracked values of its scene: LeRobot's ``observation.environment_state``."""
+    """Task with tracked values of its scene: LeRobot's ``observation.environment_state``."""
 
     environment_names: tuple[str, ...]
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the true tracked values in recorded states: ``(…, nstate)`` to ``(…, n)``, named by the names."""
+        """Return the true tracked values in recorded states ``(…, nstate)``: ``(…, n)``, one per name."""
         ...
 
 
 def is_tracked(task: Task) -> TypeGuard[TrackedTask]:
-    """Whether a task offers what a tracker sees, which is no duty of a task."""
+    """Return whether a task has tracked values, which are optional."""
     return hasattr(task, "environment_names") and hasattr(task, "environment")
 
 
 class ProgressTask(Task, Protocol):
-    """A task with a measure of progress in addition to success."""
+    """Task with a measure of progress in addition to success."""
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """How far the task has come at each recorded state: ``(nworld, nstep + 1, nstate)`` to [0, 1], 1 when done."""
+        """Return the progress in [0, 1] at each recorded state ``(nworld, nstep + 1, nstate)``; 1 is success."""
         ...
 
 
 def is_staged(task: Task) -> TypeGuard[ProgressTask]:
-    """Whether a task offers its progress, which is no duty of a task."""
+    """Return whether a task has a measure of progress, which is optional."""
     return hasattr(task, "progress")
 
 
 class PhasedTask(Task, Protocol):
-    """A task that names the phases of an episode, and the stage at which an episode without success failed."""
+    """Task with named phases of an episode, and classes of failure."""
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
         """Return names of phases and the state at which each begins (None: it did not), of states ``(T + 1, nstate)``.
@@ -84,12 +84,12 @@ class PhasedTask(Task, Protocol):
         ...
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """Return the class of failure of an episode ``(T + 1, nstate)`` and why; None where it ended in success."""
+        """Return the class of failure of an episode ``(T + 1, nstate)`` and its reason; None for a success."""
         ...
 
 
 def is_explained(task: Task | None) -> TypeGuard[PhasedTask]:
-    """Return whether a task offers phases and failures, which is no duty of a task."""
+    """Return whether a task has phases and failure classes, which are optional."""
     return hasattr(task, "phases") and hasattr(task, "failure")
 
 
@@ -107,7 +107,7 @@ class Goal(Protocol):
 
     @property
     def task(self) -> Task:
-        """The task whose worlds these are."""
+        """Task of the worlds."""
         ...
 
     nstep: int
@@ -119,9 +119,9 @@ class Goal(Protocol):
         ...
 
     def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """Judge the next state of some worlds, one row of ``states`` each.
+        """Evaluate the next state of some worlds; ``states`` has one row per world.
 
         Args:
-            begin: whether this is a world's first state, for all or for each.
+            begin: whether this is a world's first state, scalar or ``(k,)``.
         """
         ...

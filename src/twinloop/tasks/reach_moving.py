@@ -1,8 +1,8 @@
-"""Follow a moving goal with the tool, with no object and no contact; a script does it by differential kinematics.
+"""Define the task to follow a moving goal with the tool, without object and contact.
 
-The goal runs once around a circle in 4 s. The circle is stored as the pose of the twin's mocap body ``target`` (centre,
-plane and starting direction), so that the position of the goal is a function of each recorded state: of that pose and
-of the time.
+The goal moves around a circle in 4 s. The circle is stored as the pose of the twin's mocap body ``target`` (centre,
+plane and starting direction), so that the position of the goal can be computed from each recorded state: from that pose
+and the time. The scripted expert uses differential kinematics.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ GoalPosition = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np.fl
 
 
 class ReachMovingExpert:
-    """See `simulate.protocol.Controller`; built by `ReachMoving.expert`."""
+    """Scripted controller that follows the goal; see `ReachMoving.expert`."""
 
     def __init__(
         self, arm: Arm, initial: InitialState, target: int, goal: GoalPosition, arrays: ArrayLibrary = HOST
@@ -57,11 +57,11 @@ class ReachMovingExpert:
         )
 
     def on(self, arrays: ArrayLibrary) -> ReachMovingExpert:
-        """See `simulate.protocol.DeviceController`."""
+        """Return the same controller for arrays of another library, for example on a device."""
         return ReachMovingExpert(*self._arguments, arrays)
 
     def __call__(self, simulation: Simulation) -> NDArray[np.float64]:
-        """Commands of the coming control step."""
+        """Return the commands of the next control step, ``(nworld, nu)``."""
         xp, chain = self._arrays.xp, self._arm.chain
         qpos = xp.where(xp.isfinite(simulation.qpos), simulation.qpos, 0.0)  # a diverged world is marked elsewhere
         self._elapsed += 1
@@ -69,7 +69,7 @@ class ReachMovingExpert:
         goal = self._goal(self._centre, self._turn, 0.0 * self._centre[:, 0] + time_s)
         f = min(time_s / _ARRIVAL_S, 1.0)
         position = self._start + f**3 * (10.0 + f * (6.0 * f - 15.0)) * (goal - self._start)
-        error = xp.concat([position - self._planned.position, 0.0 * position], axis=1)  # any orientation will do
+        error = xp.concat([position - self._planned.position, 0.0 * position], axis=1)  # any orientation is accepted
         before = self._reference
         step = joint_step(chain.jacobian(self._planned), error, self._posture - before)
         wanted = before + xp.clip(step, -self._step_limit, self._step_limit)
@@ -87,7 +87,7 @@ class ReachMovingExpert:
 
 
 NAME = "reach_moving"
-# A tool that stands still is within the tolerance of the goal for at most 60 deg of the circle (a chord of 2 x 15 mm
+# A tool that does not move is within the tolerance of the goal for at most 60 deg of the circle (a chord of 2 x 15 mm
 # at a radius of 30 mm), which is 0.67 s: it cannot succeed. The goal moves at 47 mm/s, a tenth of the pace of the
 # scripted pick and place. Radius, period and times are our choice, no published range.
 RADIUS_M = 0.03
@@ -103,7 +103,7 @@ TILT = np.pi / 4  # rad, of the circle's plane from the horizontal at most
 
 
 class ReachMoving:
-    """See `twinloop.tasks.protocol.Task`."""
+    """Task to follow a moving goal with the tool; see the module."""
 
     name = NAME
     version = "reach_moving/1"
@@ -113,7 +113,7 @@ class ReachMoving:
     environment_names = tuple(f"{owner}.{axis}" for owner in ("tool", "goal") for axis in "xyz")
 
     def __init__(self, twin: Twin) -> None:
-        """Raises: InputError or UnknownNameError where the twin does not fit the task."""
+        """Raises: InputError or UnknownNameError if the twin does not fit the task."""
         self.twin, self._arm = twin, Arm(twin)
         self._target = mocap_row(twin, "target")
         self.nstep = round(DURATION_S * twin.control_hz)
@@ -147,11 +147,11 @@ class ReachMoving:
         return dataclasses.replace(initial, mocap_pos=position, mocap_quat=quaternion)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return where the tool has been within the tolerance of the goal for the stated time."""
+        """Return a mask: the tool has been within `TOLERANCE_M` of the goal for the last `HOLD_S`."""
         return held_for(self._near(states), self._hold_steps + 1)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the mean of two shares: of the distance made up, and of the longest time near; 1 when done."""
+        """Return the mean of two shares, covered initial distance and longest time near the goal; 1 is success."""
         gap, near = self._gap(states), self._near(states)
         count = np.arange(1, near.shape[1] + 1)
         streak = count - np.maximum.accumulate(np.where(near, 0, count), axis=1)
@@ -169,12 +169,12 @@ class ReachMoving:
         return np.concatenate([tool, goal_position(centre, turn, sound[..., self._time[0]])], axis=-1)
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:  # noqa: ARG002
-        """See `twinloop.tasks.protocol.PhasedTask`."""
+        """Return the names of the phases and the state at which each begins, or None."""
         near = self._near(states)
         return [("approach", 0), ("follow", int(np.argmax(near)) if near.any() else None)]
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
-        """See `twinloop.tasks.protocol.PhasedTask`."""
+        """Return the class of failure and its reason; None for an episode that ends in success."""
         if self.success(states[None])[0, -1]:
             return None
         gap, near = self._gap(states), self._near(states)
@@ -183,7 +183,7 @@ class ReachMoving:
         return "lost", f"last near the goal at {np.flatnonzero(near)[-1] / fps:.2f} s, not for {HOLD_S:g} s"
 
     def expert(self, initial: InitialState) -> Controller:
-        """See the protocol."""
+        """Return the scripted expert for worlds that start in ``initial``."""
         return ReachMovingExpert(self._arm, initial, self._target, goal_position)
 
     def _gap(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -197,7 +197,7 @@ class ReachMoving:
 def goal_position(
     centre: NDArray[np.float64], turn: NDArray[np.float64], time_s: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return where goals ``(…, 3)`` are on their circles, of centres ``(…, 3)`` and quaternions wxyz ``(…, 4)``."""
+    """Return goal positions ``(…, 3)`` on circles with centres ``(…, 3)`` and quaternions wxyz ``(…, 4)``."""
     xp = array_namespace(centre)
     w, x, y, z = (turn[..., i] for i in range(4))
     first = xp.stack([1.0 - 2.0 * (y * y + z * z), 2.0 * (x * y + w * z), 2.0 * (x * z - w * y)], axis=-1)

@@ -12,25 +12,25 @@ from twinloop.tasks.kinematics import Chain, ChainPose, cross
 
 Columns = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
-# Damped least squares, with rotation weighed in metres per radian: a hand that cannot be turned as asked still gets
-# to its place within a millimetre (0.03^2 / 0.2 m of arm x 0.2 rad).
+# Damped least squares, with rotation weighted in metres per radian: a hand that cannot reach the required orientation
+# still reaches its position within a millimetre (0.03^2 / 0.2 m of arm x 0.2 rad).
 _ROTATION_WEIGHT = 0.03
 _DAMPING = 0.006  # m per rad, well below the smallest lever of a reachable grasp
-_POSTURE_WEIGHT = 0.001  # of staying near home where the task leaves a joint free
-_ROTATION_GAIN = 0.35  # of a rotation error per control step: a hand that starts askew turns smoothly
+_POSTURE_WEIGHT = 0.001  # weight of staying near home for joints that the task leaves free
+_ROTATION_GAIN = 0.35  # of a rotation error per control step: a wrong initial orientation is corrected smoothly
 
 
 class GraspFrame:
-    """Orientations of a hand that points down, possibly tilted outwards as it rises.
+    """Orientations of a hand that points down, possibly tilted outwards with its height.
 
-    A hand keeps its bearing to the line from the arm's base, so that turning the base does not turn the wrist;
-    ``turn`` is the angle about the approach that it adds to that bearing.
+    The hand keeps its angle to the line from the arm's base, so that a rotation of the base does not rotate the wrist;
+    ``turn`` is an additional angle about the approach direction, in rad.
     """
 
     def __init__(
         self, chain: Chain, hand: GripperHand, home: NDArray[np.float64], *, tilt: float, heights: tuple[float, float]
     ):
-        """``tilt`` (rad) is reached at the upper of ``heights`` (m); at the lower one the hand is vertical."""
+        """Set the tilt: ``tilt`` rad at the upper of ``heights`` (m), zero at the lower one."""
         pose = chain.pose(home[None, chain.qpos])
         self._hand, self._tilt, self._heights = hand, tilt, heights
         self._base = tuple(map(float, pose.anchors[0, 0, :2]))
@@ -38,19 +38,19 @@ class GraspFrame:
         self._bearing = float(np.arctan2(opening[1], opening[0]) - self._azimuth(pose.position)[0])
 
     def turn_to(self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float) -> NDArray[np.float64]:
-        """Smallest turn that aligns the opening at ``position`` with ``yaw``, which repeats every ``period`` rad."""
+        """Return the smallest turn that aligns the opening at ``position`` with ``yaw`` modulo ``period`` rad."""
         xp = array_namespace(position)
         angle = yaw - self._bearing - self._azimuth(position)
         return angle - period * xp.round(angle / period)
 
     def opening(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Unit vector ``(nworld, 3)`` along which an untilted hand opens."""
+        """Return the opening direction of an untilted hand, unit vectors ``(nworld, 3)``."""
         xp = array_namespace(position)
         angle = self._azimuth(position) + self._bearing + turn
         return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
 
     def columns(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
-        """Axes x, y, z of the tool site, world coordinates, for a hand at ``position``."""
+        """Return the axes x, y, z of the tool site in world coordinates for a hand at ``position``."""
         xp = array_namespace(position)
         azimuth = self._azimuth(position)
         outward = xp.stack([xp.cos(azimuth), xp.sin(azimuth), xp.zeros_like(azimuth)], axis=-1)
@@ -78,7 +78,7 @@ class GraspFrame:
 
 
 def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns) -> NDArray[np.float64]:
-    """How far the tool is from a position and axes, ``(nworld, 6)``: metres, then radians about the world's axes."""
+    """Return the tool's pose error ``(nworld, 6)``: metres, then radians about the world's axes."""
     xp = array_namespace(position)
     (x, y, z), (wanted_x, wanted_y, wanted_z) = pose.columns, columns
     turn = 0.5 * (cross(x, wanted_x) + cross(y, wanted_y) + cross(z, wanted_z))
@@ -88,12 +88,12 @@ def tool_error(pose: ChainPose, position: NDArray[np.float64], columns: Columns)
 def joint_step(
     jacobian: NDArray[np.float64], error: NDArray[np.float64], posture: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """The damped least-squares joint step ``(nworld, k)`` that reduces a tool error.
+    """Return the damped least-squares joint step ``(nworld, k)`` that reduces a tool error.
 
     Args:
-        jacobian: of the tool, ``(nworld, 6, k)``.
+        jacobian: Jacobian of the tool, ``(nworld, 6, k)``.
         error: see `tool_error`.
-        posture: step towards a preferred posture, ``(nworld, k)``, followed where the tool leaves a choice.
+        posture: step towards a preferred posture, ``(nworld, k)``, followed as far as the tool's task leaves freedom.
     """
     arrays = ArrayLibrary.of(error)
     xp = arrays.xp

@@ -1,4 +1,4 @@
-"""Finding a task: a built-in name, or the user's own class as ``path/to/file.py:ClassName``, through one door."""
+"""Find a task by a built-in name, or as the user's class ``path/to/file.py:ClassName``."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ def task_names() -> list[str]:
 
 
 def open_task(name: str, twin: Twin) -> Task:
-    """The task of that name on a twin.
+    """Create a task for a twin by name.
 
     Args:
-        name: a built-in name, one of an installed package, or ``path/to/file.py:ClassName``; called with the twin.
+        name: a built-in name, one of an installed package, or a class ``path/to/file.py:ClassName``.
 
     Raises:
-        UnknownNameError: neither a built-in nor a class in a file.
-        InputError: the file does not run as Python, the class is not a task or cannot be made, or the twin does not
-            fit it.
+        UnknownNameError: there is no such task.
+        InputError: the file does not run as Python, the class is not a task or cannot be created, or the twin does
+            not fit it.
     """
     found = TASKS[name]
     try:
         task = found(twin)
     except TwinloopError:
         raise
-    except Exception as error:  # whatever the user's class raises, it is the class that is wrong
+    except Exception as error:  # any exception of the user's class is an error of that class
         raise InputError(f"{name} could not be made on the twin {twin.name}: {raised(error)}.") from error
     missing = [part for part in _required() if not hasattr(task, part)]
     if missing:

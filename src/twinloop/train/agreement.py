@@ -34,7 +34,7 @@ class DatasetColumns:
 
 
 def side_of(reader: DatasetReader, said: Sequence[str] | str | None, with_state: bool) -> DatasetColumns:
-    """Return the units of a folder's columns; ``said`` are the user's units for a folder without a unit map."""
+    """Return the units of a folder's columns; ``said``: the user's units for a folder without a unit map."""
     return DatasetColumns(
         folder=reader.path,
         action=_columns_units(reader, ACTION, said),
@@ -93,7 +93,7 @@ def check_units(first: DatasetColumns, side: DatasetColumns) -> None:
 
     Raises:
         InputError: the folders have different joints.
-        UnitsError: a unit is missing or cannot be converted; the message asks the user for the missing fact.
+        UnitsError: a unit is missing or cannot be converted; the message names the missing fact.
     """
     for mine, theirs in ((first.action, side.action), (first.state, side.state)):
         if mine is None or theirs is None or mine is theirs:
@@ -186,7 +186,7 @@ def agree(
         task: name of the task, for the contract.
 
     Raises:
-        UnitsError: units differ and cannot be converted; the message asks the user for the missing fact.
+        UnitsError: units differ and cannot be converted; the message names the missing fact.
         InputError: robots, rates or joints differ.
         UnknownNameError: a folder lacks a requested input.
     """

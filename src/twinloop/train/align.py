@@ -185,7 +185,7 @@ class AlignmentDiagnosis:
         self._before: dict[str, Any] | None = None
 
     def __call__(self, policy: Policy, samples: SampleBatches, errors: Sequence[SourceError]) -> Mapping[str, Any]:
-        """Measure the alignment; see the class."""
+        """Measure the alignment; the second call returns the comparison."""
         if min(len(self._real), len(self._sim)) < _PAIR:
             why = (
                 f"unknown: {len(self._real)} real and {len(self._sim)} simulated episodes are held out; a comparison "
@@ -219,10 +219,10 @@ class AlignmentDiagnosis:
 def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
     """Classify two measurements; return ``case`` and a sentence ``verdict``.
 
-    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance fell,
-    and the probe still separates real from simulated. ``aligned``: the distance fell, the probe is at chance, and the
-    error has not grown. ``apart``: the distance did not fall. At chance means that the interval of the area includes
-    one half.
+    ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance
+    decreased, and the probe still separates real from simulated. ``aligned``: the distance decreased, the probe is at
+    chance, and the error has not grown. ``apart``: the distance did not decrease. At chance means that the interval of
+    the area includes one half.
     """
     chance = after["probe_auc"]["low"] <= 1 / 2
     fell = after["mmd"]["estimate"] < before["mmd"]["estimate"]

@@ -106,7 +106,7 @@ class PixelsConfig(_Strict):
 
     ``moments`` matches mean and deviation of each channel. ``fda`` replaces the amplitudes of the lowest frequencies,
     up to ``beta`` of the shorter side (Yang & Soatto, "FDA", CVPR 2020, who use 0.01 to 0.09). The statistics are
-    measured on ``pictures`` training frames of each kind and camera.
+    measured on a number of training frames of each kind and camera, ``pictures``.
     """
 
     method: Literal["moments", "fda"] = "moments"

@@ -90,7 +90,7 @@ def load(
         keep_failures: keep episodes whose last frame records a failure.
 
     Raises:
-        UnitsError: the sources' units differ and cannot be converted; the message asks for the missing fact.
+        UnitsError: the sources' units differ and cannot be converted; the message names the missing fact.
         InputError: robots, rates, columns or inputs differ.
         DatasetError: a folder is damaged or has a non-finite number; the message names episode and frame.
     """

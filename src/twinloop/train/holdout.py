@@ -121,7 +121,7 @@ class Holdout:
 
     @property
     def judges(self) -> tuple[str, ...]:
-        """Sources whose error decides when to stop and what to keep: the real ones, or all if none is real."""
+        """Sources whose error decides early stopping and the kept weights: the real ones, or all if none is real."""
         sources = [self._data.sources[number] for number in self._frames]
         real = [source.name for source in sources if source.real]
         return tuple(real or [source.name for source in sources])

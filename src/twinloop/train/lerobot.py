@@ -36,8 +36,8 @@ from twinloop.train.sources import TrainingSource, open_sources
 
 PREFIX = "lerobot:"
 DATASET, RUN = "dataset", "run"
-STEPS = 100_000  # lerobot-train's own
-_CHECKPOINTS = 5  # as lerobot-train has with its own steps and save_freq
+STEPS = 100_000  # default of lerobot-train
+_CHECKPOINTS = 5  # as lerobot-train with its default steps and save_freq
 _POINTS = 100  # points of the loss curve
 
 # lerobot-train logs "step:1K smpl:8K ep:3 epch:0.12 loss:2.345 grdn:…" every log_freq steps, large numbers shortened.

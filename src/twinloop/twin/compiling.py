@@ -15,7 +15,7 @@ from twinloop.twin.spec import ParamSpec
 
 
 def prepare(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
-    """Make room in a model for the parameters that will be declared of it."""
+    """Change a model so that the declared parameters can vary: centres of mass and payload bodies."""
     declared = [split_path(spec.name) for spec in specs]
     moved = ("com/", "log_cholesky/")
     _free_centres_of_mass(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
@@ -23,17 +23,17 @@ def prepare(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
 
 
 def _free_centres_of_mass(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """Move centres of mass away from the body's origin, so that MuJoCo accepts other positions later.
+    """Compile bodies as not simple, so that MuJoCo accepts other centres of mass later.
 
-    A body with its centre of mass at its origin is compiled as simple: its part of the mass matrix is stored as a
-    diagonal, and MuJoCo refuses another centre of mass.
+    A body with its centre of mass at its origin is otherwise compiled as simple: its part of the mass matrix is stored
+    as a diagonal, and MuJoCo refuses another centre of mass.
     """
     for body in _bodies(mjspec, patterns):
         body.simple = False
 
 
 def _add_payload_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
-    """Add a body without mass at the first site of each link, for a payload that controllers do not compensate."""
+    """Add a massless body at the first site of each link, for a payload that controllers do not compensate."""
     for body in _bodies(mjspec, patterns):
         if body.sites:
             site = body.sites[0]
@@ -51,7 +51,7 @@ ENGINE, WARP = ENGINES  # names of distributions
 # One step of a model with 1,168 degrees of freedom and 2,700 constraint rows takes 22 ms with the dense Jacobian, 5
 # times as long as with the sparse one (measured). The arena below then takes 0.4 GB per simulation thread.
 MOST_DENSE_DOFS = 1200
-# Constraint rows that a dense model has room for, per degree of freedom. A cloth tied by its edges needs 6 (measured).
+# Constraint rows per degree of freedom in a dense model's memory. A cloth tied by its edges needs 6 (measured).
 _ROWS_PER_DOF = 12
 _MARK = "engine_fault/{}"
 _SOLVERS = {int(getattr(mujoco.mjtSolver, f"mjSOL_{name.upper()}")): name for name in SOLVERS}
@@ -60,7 +60,7 @@ _SOLVERS = {int(getattr(mujoco.mjtSolver, f"mjSOL_{name.upper()}")): name for na
 def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     """Compile a spec; change its solver settings in place where MuJoCo has a known fault with them.
 
-    Every model that is simulated is compiled here. A model with settings that have no known fault is compiled as it is.
+    Every model that is simulated is compiled here. A model without such settings is compiled unchanged.
 
     Raises:
         InputError: the model is too large for the settings that have no fault.
@@ -98,7 +98,7 @@ def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSet
 
 
 def changed_suffix(model: mujoco.MjModel) -> list[str]:
-    """Return what a hash of a model must add for settings that were changed: nothing for most models."""
+    """Return the lines that a model's hash must include for changed settings; empty for most models."""
     return [f"solver settings changed for {name}" for name in solver_settings(model).changed_for]
 
 

@@ -1,4 +1,4 @@
-"""From a parameter table to model fields: a pure function of the whole table, one writer per place."""
+"""Compute model fields from a parameter table; each field element has one writer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from twinloop.twin.quantities.kinds import Compute
 class FieldValues:
     """Per-world values of model fields, ``(nworld, *field shape)``; other fields keep the model's values.
 
-    ``set_const`` is whether ``mj_setConst`` must run after they are written.
+    ``set_const`` means that ``mj_setConst`` must run after they are written.
     """
 
     arrays: Mapping[str, NDArray]
     set_const: bool
 
     def write_inplace(self, model: mujoco.MjModel, world: int) -> None:
-        """Write one world's values into a model, and its derived constants when they depend on them."""
+        """Write one world's values into a model, and update derived constants that depend on them."""
         for field, values in self.arrays.items():
             owner, _, name = field.rpartition(".")
-            if owner:  # "opt.gravity": vectors are written into, numbers are set
+            if owner:  # "opt.gravity": vectors are written in place, numbers are assigned
                 nominal = getattr(model.opt, name)
                 setattr(model.opt, name, values[world] if isinstance(nominal, np.ndarray) else values[world].item())
             else:
@@ -49,7 +49,7 @@ def field_values(
     """Return the values of every field that differs from the model in some world of ``table``.
 
     Args:
-        visual: write the fields that images depend on, instead of those of the motion; a size belongs to both.
+        visual: compute the fields that affect images, instead of those that affect motion; sizes affect both.
         always: parameters whose fields are written even if no world changes them.
     """
     moved = [
@@ -65,13 +65,13 @@ def field_values(
         writer.slot(param, slot)
     for compute, group in _groups(moved):
         compute(_Target(writer, group))
-    for param, slot in _slots(moved, "factor"):  # factors go on top of what was assigned
+    for param, slot in _slots(moved, "factor"):  # factors multiply assigned values
         writer.slot(param, slot)
     return FieldValues(arrays=writer.arrays, set_const=any(param.quantity.set_const for param in moved))
 
 
 def sharing_fields(params: Iterable[Param], names: Container[str]) -> list[Param]:
-    """The named parameters and all that have to be written with them, because they change the same fields."""
+    """Return the named parameters and all others that change the same fields, directly or through a third one."""
     rest = [param for param in params if param.quantity.fields]
     chosen = [param for param in rest if param.name in names]
     fields = {field for param in chosen for field in param.quantity.fields}
@@ -88,7 +88,7 @@ def _slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, FieldSlo
 
 
 def _groups(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
-    """Parameters that one function computes together: those of one thing."""
+    """Yield each compute function with the parameters of one object that it computes together."""
     groups: dict[tuple[Compute, str, str], list[Param]] = {}
     for param in params:
         if param.quantity.compute:
@@ -121,7 +121,7 @@ class _FieldWriter:
 
 
 class _Target:
-    """See `quantities.kinds.Target`."""
+    """The object of one parameter group, as `quantities.kinds.WriteTarget`."""
 
     def __init__(self, writer: _FieldWriter, group: list[Param]) -> None:
         self._writer, self._kind, self.name = writer, group[0].quantity, group[0].target

@@ -1,4 +1,4 @@
-"""Backlash and elasticity of gears: every robot joint becomes a motor body and a link body, coupled to each other.
+"""Model backlash and elasticity of gears: split every robot joint into coupled motor and link bodies.
 
 The motor side is a separate body on the same axis, named ``JOINT/motor``. It gets servo, friction, damping and
 reflected inertia. The link side keeps the joint's name, with bodies, geoms and stops, so readings, tasks and
@@ -22,18 +22,18 @@ from twinloop.twin.quantities.joints import GEAR, MOTOR
 from twinloop.twin.servos import ServoSpec
 from twinloop.twin.spec import RobotSpec
 
-# The motor side's own body needs some mass to compile; its inertia is the joint's armature, its weight nothing.
+# A body needs some mass to compile; the inertia of the motor side is the joint's armature, its weight is negligible.
 _ROTOR_MASS, _ROTOR_INERTIA = 1e-6, 1e-9
 # Damping of the grease between the flanks: the 0.01 N·m·s/rad of published backlash joints for such servos.
 _GREASE = 0.01
 # Flanks as stiff as the physics step allows: a time constant of two steps is MuJoCo's limit for stability.
-# They touch softly and stiffen within 0.2 mrad, as round flanks do. Stiff from the first touch, a link that weighs next
-# to nothing rebounds into the play, its bearing's friction stops it within one step, and the motor drives the flank
-# 1.7 mrad deep in the next: on the SO-101's jaw 23 samples beyond 0.5 mrad in 15 s, against 8 of at most 0.9 mrad.
+# The contact is soft at first and stiffens within 0.2 mrad, like round flanks. With flanks that are stiff at once, a
+# very light link rebounds, its bearing's friction stops it within one step, and in the next step the motor drives the
+# flank 1.7 mrad deep: on the SO-101's jaw 23 samples exceed 0.5 mrad in 15 s, instead of 8 of at most 0.9 mrad.
 _FLANK_STEPS, _FLANK_IMPEDANCE = 2.2, (0.9, 0.999, 2e-4, 0.5, 2.0)
-_LEAST_PLAY = 1e-9  # rad or m; MuJoCo compiles no empty range
-# Part of a joint's dry friction that is in the bearing of the output, behind the play; our choice. Without any, a link
-# that nothing loads would float from flank to flank.
+_LEAST_PLAY = 1e-9  # rad or m; MuJoCo does not compile an empty range
+# Share of a joint's dry friction that is in the output bearing, on the link side; our choice. Without it an unloaded
+# link would move freely from flank to flank.
 BEARING = 0.2
 _HARDEST = 0.9999  # MuJoCo's largest impedance, mjMAXIMP
 _WIND_UP_DAMPING = 0.05  # damping ratio of an elastic gear against its two inertias; our choice for metal gears
@@ -42,7 +42,7 @@ _LARGEST_PHASE = 1.0  # rad per physics step of its natural vibration; MuJoCo in
 
 @dataclass(frozen=True, kw_only=True)
 class JointGear:
-    """One joint's gear: play from flank to flank (rad or m), and stiffness (N·m/rad or N/m), None for rigid flanks."""
+    """Gear of a joint: total backlash (rad or m), and stiffness (N·m/rad or N/m), None for rigid gears."""
 
     backlash: float
     stiffness: float | None = None
@@ -52,8 +52,8 @@ def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, 
     """Return the gears of a robot section by joint; an empty dictionary without ``gears``.
 
     Raises:
-        UnknownNameError: a joint that does not exist.
-        InputError: a joint without a backlash.
+        UnknownNameError: a joint does not exist.
+        InputError: a joint has no backlash.
     """
     if robot is None or robot.gears is None:
         return {}
@@ -65,8 +65,8 @@ def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, 
         value = play.get(joint, preset)
         if value is None:
             raise InputError(
-                f"{where}: nobody says how much play the gear of {joint} has. Give robot.gears.backlash in rad or m, "
-                "or name a servo whose preset says it."
+                f"{where}: the backlash of the gear of {joint} is unknown. Give robot.gears.backlash in rad or m, "
+                "or name a servo whose preset has it."
             )
         gears[joint] = JointGear(backlash=value, stiffness=stiffness.get(joint))
     return gears
@@ -83,15 +83,15 @@ def _by_joint(given: float | dict[str, float] | None, robot: RobotSpec, where: s
 def add_gears(
     mjspec: mujoco.MjSpec, gears: Mapping[str, JointGear], *, bearing: float = BEARING, where: str = ""
 ) -> None:
-    """Split joints of a model into motor and link, in place; keyframes keep their poses, gears amid their play.
+    """Split joints of a model into motor and link, in place; in keyframes gears are in the middle of the backlash.
 
     Args:
-        gears: by joint.
-        bearing: part of the joint's dry friction that goes to the link.
-        where: names the twin in messages.
+        gears: gears by joint.
+        bearing: share of the joint's dry friction on the link side.
+        where: name of the twin, for messages.
 
     Raises:
-        InputError: an elastic gear that the physics step is too long for.
+        InputError: the physics step is too long for an elastic gear.
     """
     plain = mjspec.compile()
     keys = [(key.name, plain.key(key.name).qpos.copy(), key) for key in mjspec.keys]
@@ -107,7 +107,7 @@ def add_gears(
 
 
 def geared_qpos(geared: mujoco.MjModel, plain: mujoco.MjModel, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Positions ``(nq,)`` of the plain model as the geared one's, gears in the middle of their play."""
+    """Convert ``qpos`` ``(nq,)`` of the plain model to the geared one, gears in the middle of the backlash."""
     result = geared.qpos0.copy()
     for i in range(plain.njnt):
         name = plain.joint(i).name
@@ -120,7 +120,7 @@ def geared_qpos(geared: mujoco.MjModel, plain: mujoco.MjModel, qpos: NDArray[np.
 
 
 def _key_rest(key: mujoco.MjsKey) -> dict[str, NDArray[np.float64] | float]:
-    """What a keyframe holds besides positions; velocities are of the plain model, and zero in what follows."""
+    """Return a keyframe's content without positions and velocities; velocities are zero in the geared model."""
     rest = {name: np.array(getattr(key, name), dtype=np.float64) for name in ("act", "ctrl", "mpos", "mquat")}
     return {"time": key.time, **{name: values for name, values in rest.items() if values.size}}
 
@@ -130,7 +130,7 @@ def _end(model: mujoco.MjModel, joint: int) -> int:
 
 
 def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: float) -> None:
-    """Give one joint a motor side, which takes over what the motor is and does."""
+    """Add a motor side to one joint, and move actuator, friction, damping and armature to it."""
     joint = model.joint(name)
     body, dof = int(joint.bodyid[0]), int(joint.dofadr[0])
     link = mjspec.joint(name)
@@ -163,10 +163,10 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
 
 
 def _yielding_alike(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
-    """The joint's ``solimp`` of dry friction ``(5,)``, hardened so that the rotor gives way as slowly as the joint did.
+    """Return ``solimp`` ``(5,)`` of dry friction, hardened so that the rotor creeps as slowly as the joint did.
 
-    Friction that holds a load creeps in proportion to (1 − d) w / d, d the impedance and w the inverse inertia that it
-    meets (MuJoCo, Computation, "Constraint model"). A rotor's w is up to twenty times that of the joint with its links.
+    Friction that holds a load creeps in proportion to (1 − d) w / d, with the impedance d and the inverse inertia w
+    (MuJoCo, Computation, "Constraint model"). A rotor's w is up to twenty times that of the joint with its links.
     """
     solimp = np.array(model.dof_solimp[dof])
     softness = (1 / solimp[0] - 1) * model.dof_invweight0[dof] * (model.dof_armature[dof] + _ROTOR_INERTIA)
@@ -200,12 +200,12 @@ def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: JointGe
 
 
 def stiffest(model: mujoco.MjModel, name: str, timestep: float) -> float:
-    """The stiffest elastic gear of a joint (N·m/rad or N/m) whose vibration a physics step in s can follow."""
+    """Return the largest stable stiffness of a joint's elastic gear (N·m/rad or N/m) for a physics step in s."""
     return _between(model, name) * (_LARGEST_PHASE / timestep) ** 2
 
 
 def _between(model: mujoco.MjModel, name: str) -> float:
-    """The inertia that vibrates in an elastic gear between its motor and what its link moves at the zero pose."""
+    """Return the reduced inertia of motor and link that vibrates in an elastic gear, at the zero pose."""
     dof = int(model.joint(name).dofadr[0])
     motor = float(model.dof_armature[dof]) + _ROTOR_INERTIA
     link = max(float(model.dof_M0[dof]) - motor, 1e-12)
@@ -213,7 +213,7 @@ def _between(model: mujoco.MjModel, name: str) -> float:
 
 
 def _wind_up_damping(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, stiffness: float, where: str) -> float:
-    """Damping of an elastic gear."""
+    """Return the damping of an elastic gear (N·m·s/rad or N·s/m)."""
     largest = stiffest(model, name, mjspec.option.timestep)
     if stiffness > largest:
         raise InputError(

@@ -1,13 +1,13 @@
-"""Names by which people and other tools call the built-in twins."""
+"""Map names of robots in other tools to the built-in twins."""
 
 from __future__ import annotations
 
-# Robot names as other tools write them, and the built-in scene that stands for each.
+# Robot names in other tools, and the built-in twin of each.
 ROBOTS = {
     "franka_panda": "panda_tabletop",
     "panda": "panda_tabletop",
     "so101": "so101_tabletop",
     "so101_follower": "so101_tabletop",
 }
-# Twins of arms, as the ids of Gymnasium environments write them.
+# Twins of arms by their names in the ids of Gymnasium environments.
 ARMS = {"SO101": "so101_tabletop", "Panda": "panda_tabletop"}

@@ -1,4 +1,4 @@
-"""Finding and compiling a twin: a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
+"""Find and compile a twin: a built-in name, a twin YAML, an MJCF or URDF file, or ``menagerie:NAME``."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ def builtin_names() -> list[str]:
 
 
 def load_twin(reference: str | Path) -> Twin:
-    """Compile the twin that ``reference`` names.
+    """Compile the twin of a name or file.
 
     Args:
         reference: a built-in name, one of an installed package, a path to a twin YAML, an MJCF or a URDF, or
             ``menagerie:NAME``.
 
     Raises:
-        UnknownNameError: neither a built-in nor a file.
-        InputError: the file is wrong; names file and key.
-        MissingDependencyError: ``menagerie:`` without the ``mujoco-menagerie`` package.
+        UnknownNameError: there is no such twin or file.
+        InputError: the file is wrong; the message names file and key.
+        MissingDependencyError: ``menagerie:NAME`` needs the package ``mujoco-menagerie``.
     """
     text = str(reference)
     if text.startswith(_MENAGERIE):
@@ -71,7 +71,7 @@ def load_twin(reference: str | Path) -> Twin:
 
 
 def _registered(name: str, *, where: str = "") -> Path:
-    """Return the file of a twin that is built in or that an installed package offers."""
+    """Return the file of a built-in twin or of a twin in an installed package."""
     path = TWINS.find(name, where=where)
     if not isinstance(path, str | Path):
         raise InputError(f"The twin {name} of an installed package is {path!r:.60}. It must be the path of its file.")
@@ -85,9 +85,9 @@ def _from_yaml(path: Path) -> Twin:
 
 
 def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
-    """A twin's keys on top of those of the twin it is based on, and the folder of the model.
+    """Return a twin's keys merged into those of its base, and the folder of the model.
 
-    Its params come after those; its sensors are added to them by name, and one that is null is taken away.
+    Its params are appended to the base's. Its sensors are added or replaced by name; null removes a sensor.
     """
     if not isinstance(value, dict) or "base" not in value:
         return value, path.parent
@@ -96,7 +96,7 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
     beside = path.parent / base
     file = beside
     if base in TWINS.builtin or not beside.is_file():
-        file = _registered(base, where=f"{path}: base, and no file of that name beside it")
+        file = _registered(base, where=f"{path}: base, and the folder has no file of that name")
     above = (*above, path.resolve())
     if file.resolve() in above:
         raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")
@@ -116,7 +116,7 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
 
 
 def _bare(path: Path, *, name: str) -> Twin:
-    """A model without a spec: rates from its timestep, its position actuators as the robot, generic parameters."""
+    """Make a twin from a model only: rate from its timestep, robot from its position actuators, generic parameters."""
     mjspec = _read_model(path)
     if path.suffix == _URDF:
         _add_servos(mjspec, path)
@@ -168,7 +168,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     """Compile a spec with its model file; ``folder`` is searched for the scene's meshes (default: the model's folder).
 
     Raises:
-        InputError: the model does not compile, or the spec names elements that the model lacks.
+        InputError: the model does not compile, or lacks elements that the spec names.
     """
     mjspec = _read_model(model_path)
     mjspec.option.timestep = 1.0 / (spec.control_hz * spec.substeps)
@@ -216,7 +216,7 @@ def _build_scene(mjspec: mujoco.MjSpec, spec: TwinSpec, folder: Path, where: str
 
 
 def _read_model(path: Path) -> mujoco.MjSpec:
-    if not os.path.lexists(path):  # also where the name is too long for the file system
+    if not os.path.lexists(path):  # also false if the name is too long for the file system
         raise InputError(f"{path} does not exist. Check `model:` in the twin's YAML.")
     check_model_file(path)
     try:
@@ -242,7 +242,7 @@ def _compile(mjspec: mujoco.MjSpec, path: Path) -> mujoco.MjModel:
 
 
 def _require_memory(model: mujoco.MjModel, path: Path) -> None:
-    """Refuse a model whose own memory is too small for its contacts where it begins, in each keyframe and without."""
+    """Raise an error if the model's memory is too small for the contacts of its initial state or a keyframe."""
     data = mujoco.MjData(model)
     try:
         mujoco.mj_forward(model, data)
@@ -250,7 +250,7 @@ def _require_memory(model: mujoco.MjModel, path: Path) -> None:
             mujoco.mj_resetDataKeyframe(model, data, key)
             mujoco.mj_forward(model, data)
     except ENGINE_ERRORS as error:
-        raise InputError(f"{path} cannot be simulated where it begins: {_one_line(error)}") from error
+        raise InputError(f"{path} cannot be simulated from its initial state: {_one_line(error)}") from error
 
 
 def _one_line(error: Exception) -> str:
@@ -279,7 +279,7 @@ def _check_names(spec: TwinSpec, model: mujoco.MjModel, where: str) -> None:
             raise UnknownNameError("joint unit", unit, JOINT_UNITS, where=f"{where}: robot.units")
 
 
-# What a device of a kind is fastened to, where it is no site.
+# Element to which a kind of device is attached; the others are attached to a site.
 _PLACES = {"camera": "camera", "depth": "camera", "servo": ""}
 
 
@@ -306,7 +306,7 @@ def _check_sensors(spec: TwinSpec, devices: Mapping[str, SensingDevice], model: 
 
 
 def _asset_hashes(mjspec: mujoco.MjSpec, folder: Path) -> dict[str, str]:
-    """SHA-256 of every file the model reads, by the name it is read under."""
+    """Return the SHA-256 of every file that the model reads, by the name in the model."""
     named = [(mjspec.meshdir, item.file) for item in mjspec.meshes]
     named += [(mjspec.texturedir, item.file) for item in mjspec.textures]
     named += [(mjspec.meshdir, item.file) for item in mjspec.hfields]

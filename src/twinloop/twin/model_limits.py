@@ -1,4 +1,4 @@
-"""Refuse a model file that would take too much memory or time, before MuJoCo reads it.
+"""Reject a model file that would take too much memory or time, before MuJoCo reads it.
 
 The limits apply to MJCF and URDF text, to the files that it includes, and to its meshes and images. The memory of a
 model is estimated from its elements; MuJoCo's compiler needs about that much.
@@ -22,23 +22,23 @@ from twinloop.core.errors import InputError
 
 # Most tags and comments of one file: 20 times those of the largest robots.
 _MOST_TAGS = 200_000
-# A tag with its attributes. No part of it can match in two ways, so that it is read in one pass.
+# A tag with its attributes. No part can match in two ways, so matching needs a single pass.
 _TAG = re.compile(rb"<(?:[^<>\"']|\"[^\"]*\"|'[^']*')*+>")
 _BOM = b"\xef\xbb\xbf"
 Start = Callable[[str, dict[str, str], int], None]
 
 
 def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], None]) -> None:
-    """Call ``start`` with name, attributes and line of every element, and ``end`` where it ends.
+    """Call ``start`` with name, attributes and line of every element, and ``end`` at its end.
 
     Args:
         data: the document.
-        where: its name, for messages.
-        start: called for every element.
-        end: called where an element ends.
+        where: name of the document, for messages.
+        start: called at the start of every element.
+        end: called at the end of every element.
 
     Raises:
-        DocumentError: no well-formed XML in UTF-8, entities, or too many tags; names the line.
+        DocumentError: the text is no well-formed XML in UTF-8, or has entities or too many tags; names the line.
     """
     try:
         text = _without_comments(data.removeprefix(_BOM), where).decode()
@@ -54,7 +54,7 @@ def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], No
 
 
 def _without_comments(data: bytes, where: str) -> bytes:
-    """Return a document with only the line breaks of its comments, in which MuJoCo allows more than XML does."""
+    """Replace comments by their line breaks; MuJoCo allows comments that XML does not."""
     parts, position, tags = list[bytes](), 0, 0
     while (begin := data.find(b"<", position)) >= 0:
         parts.append(data[position:begin])
@@ -91,23 +91,23 @@ def _reason(error: expat.ExpatError) -> str:
     return expat.errors.messages.get(error.code, str(error.code))
 
 
-# Most memory that compiling a model takes, by the estimate below. The largest robots of MuJoCo's Menagerie take 40 MiB.
+# Largest memory of compiling a model, by the estimate below. The largest robots of MuJoCo's Menagerie take 40 MiB.
 MOST_MODEL_BYTES = 512 << 20
-# Most bytes of one text, of one file that it names, and of all of them. A robot's meshes take up to 200 MB.
+# Largest size in bytes of one text, of one file that it names, and of all these files. A robot's meshes take 200 MB.
 MOST_XML_BYTES = 32 << 20
 MOST_ASSET_BYTES = 256 << 20
 MOST_ASSETS_BYTES = 1 << 30
-# Physics steps, in seconds. Arms use 0.5 to 10 ms.
+# Limits of the physics step, in seconds. Arms use 0.5 to 10 ms.
 SHORTEST_STEP, LONGEST_STEP = 1e-6, 1.0
-# Most iterations of a solver in one physics step. MuJoCo's defaults are 100 and 50.
+# Largest number of solver iterations in one physics step. MuJoCo's defaults are 100 and 50.
 MOST_ITERATIONS = 10_000
-# What MuJoCo raises for a model that it refuses, or that takes more memory than there is.
+# Errors of MuJoCo for a model that it rejects, or for too little memory.
 ENGINE_ERRORS = (ValueError, RuntimeError, MemoryError, mujoco.FatalError)
-# Most levels of files that include or attach one another.
+# Largest depth of files that include or attach one another.
 _MOST_FILES_DEEP = 16
 # Levels above a model's folder in which its files may be; dm_control's dog names `../../../../suite/dog_assets`.
 _LEVELS_UP = 4
-# Bytes of an element: 9,000 of memory (measured with 10,000 bodies), and more because the time grows with the square.
+# Bytes of an element: 9,000 of memory (measured with 10,000 bodies), and more because time grows quadratically.
 _ELEMENT = 25_000
 # Bytes for each unit of the product of some attributes, measured with MuJoCo 4.0.
 _COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
@@ -121,7 +121,7 @@ _COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
     "quality": ((("shadowsize", "shadowsize"), 2),),
     "camera": ((("resolution",), 8),),
     "user": ((("dim",), 16),),
-    # Virtual memory, which is taken only as far as contacts need it: an eighth of it counts.
+    # Virtual memory, used only as far as contacts need it: an eighth of it counts.
     "size": (
         (("memory",), 1 / 8),
         (("nstack",), 1),
@@ -135,24 +135,24 @@ _COSTS: Mapping[str, tuple[tuple[tuple[str, ...], float], ...]] = {
         ),
     ),
 }
-_MANY = 1 << 60  # repetitions, beyond which counting goes no further
+_MANY = 1 << 60  # limit of counted repetitions
 _PER_SAMPLE = 16  # bytes of a sample of a sensor's or an actuator's history
-_PER_VERTEX = 1_400  # bytes of a vertex of a built-in mesh, whose number is the square of its resolution
+_PER_VERTEX = 1_400  # bytes per vertex of a built-in mesh, which has resolution² vertices
 _CUBE = 36  # bytes for each pixel of one of the six square faces of a cube texture
 _FILES = ("file", "filename", "fileright", "fileleft", "fileup", "filedown", "filefront", "fileback")
 _FOLDERS = ("meshdir", "texturedir", "assetdir")
 _UNITS = {"K": 10, "M": 20, "G": 30, "T": 40, "P": 50, "E": 60}
 _WHOLE = re.compile(r"(\d+)([KMGTPE]?)", re.IGNORECASE)
-_HEAD = 24  # bytes in which a PNG picture states its size
+_HEAD = 24  # bytes of a PNG image up to the end of its size
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def check_model_file(path: Path) -> None:
-    """Refuse a model file that is too large to compile, or names files that are no part of it.
+    """Raise an error for a model file that is too large to compile, or names files outside its package.
 
     Raises:
-        InputError: the text is no XML without entities, a file is missing, no regular file, too large, outside the
-            model's package or includes itself, or compiling would take more than `MOST_MODEL_BYTES`; names the line.
+        InputError: the text is no XML without entities, a file is missing, not regular, too large, outside the model's
+            package or includes itself, or compiling needs more than `MOST_MODEL_BYTES`; the message names the line.
     """
     model = _Model(folder=path.parent, roots=_roots(path))
     _require_small(model.add(path), str(path))
@@ -160,10 +160,10 @@ def check_model_file(path: Path) -> None:
 
 
 def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> None:
-    """Refuse a model's text, stored with its files, as `check_model_file` does.
+    """Check a model's text and the files stored with it, as `check_model_file` does.
 
     Raises:
-        InputError: as there, or the text names a file that is not stored with it.
+        InputError: as in `check_model_file`, or the text names a file that is not stored with it.
     """
     document = _Document(Path(where), _Model(folder=Path(), roots=()))
     read_elements(text.encode(), where=where, start=document.start, end=document.end)
@@ -177,10 +177,10 @@ def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> N
 
 
 def check_asset(path: Path) -> int:
-    """Return the size in bytes of a mesh or an image; refuse one that is too large to read.
+    """Return the size in bytes of a mesh or an image; raise an error if it is too large to read.
 
     Raises:
-        InputError: it is not a regular file, or too large; names it.
+        InputError: it is not a regular file, or too large; the message names it.
     """
     require_regular(path)
     size = path.stat().st_size
@@ -200,7 +200,7 @@ def _require_small(cost: _Cost, where: str) -> None:
 
 
 def _require_small_picture(head: bytes, where: str) -> None:
-    """Refuse a PNG image by the size in its header."""
+    """Raise an error for a PNG image that is too large according to its header."""
     width, height = (int.from_bytes(head[i : i + 4], "big") for i in (16, 20))
     if head.startswith(_PNG) and width * height > MOST_PIXELS:
         raise InputError(
@@ -209,10 +209,10 @@ def _require_small_picture(head: bytes, where: str) -> None:
 
 
 def check_options(mjspec: mujoco.MjSpec, where: str) -> None:
-    """Refuse a time step or a number of solver iterations with which a simulation would not come to an end.
+    """Raise an error for a time step or a number of solver iterations with which a simulation would not end.
 
     Raises:
-        InputError: names the option.
+        InputError: an option is outside its limits; the message names it.
     """
     step = float(mjspec.option.timestep)
     if not SHORTEST_STEP <= step <= LONGEST_STEP:
@@ -228,7 +228,7 @@ def check_options(mjspec: mujoco.MjSpec, where: str) -> None:
 
 @dataclass
 class _Cost:
-    """An estimate of the bytes that a part of a model takes, and the element that takes most."""
+    """Estimated bytes of a part of a model, and the element that needs most."""
 
     total: float = 0.0
     most: float = 0.0
@@ -242,18 +242,18 @@ class _Cost:
 
 @dataclass
 class _Model:
-    """What a model file and those that it includes or attaches name and take."""
+    """A model file with the files that it includes, attaches or names, and their estimated memory."""
 
     folder: Path
     roots: tuple[Path, ...]
     costs: dict[Path, _Cost] = field(default_factory=dict[Path, _Cost])
-    # The line that names a file, by the text and the name in it.
+    # Location (file and line) at which a file is named, by the text and the name in it.
     files: dict[tuple[Path, str], str] = field(default_factory=dict[tuple[Path, str], str])
     folders: set[str] = field(default_factory=lambda: {""})
     strips: set[bool] = field(default_factory=set[bool])
 
     def add(self, path: Path, above: tuple[Path, ...] = ()) -> _Cost:
-        """Return what a text takes with all that it includes and attaches."""
+        """Return the cost of a text with all files that it includes and attaches."""
         place = _real(path)
         if place in above:
             raise InputError(f"{path} includes or attaches itself in the end. Remove the reference.")
@@ -271,7 +271,7 @@ class _Model:
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
 
     def check_files(self) -> None:
-        """Refuse a file that is too large, no file, or outside the package; and files that are too large together."""
+        """Raise an error for a file that is too large, not regular or outside the package, or too large a sum."""
         size = 0
         for (text, name), where in self.files.items():
             plain = name.removeprefix("package://").removeprefix("file://")
@@ -286,7 +286,7 @@ class _Model:
             )
 
     def require_inside(self, path: Path, where: str) -> None:
-        """Refuse a file outside the model's package."""
+        """Raise an error for a file outside the model's package."""
         place = _real(path)
         if not any(place.is_relative_to(root) for root in self.roots):
             raise InputError(
@@ -307,7 +307,7 @@ class _Document:
     attaches: int = 0
 
     def start(self, name: str, attributes: dict[str, str], line: int) -> None:
-        """Count an element."""
+        """Add an element to the estimate."""
         times = self.repeats[-1] * (_product(attributes, ("count",)) if name == "replicate" else 1)
         self.repeats.append(min(times, _MANY))
         where = f"<{name}> in {self.path}, line {line}"
@@ -327,11 +327,11 @@ class _Document:
             self.model.files |= {(self.path, attributes[key]): where for key in _FILES if attributes.get(key)}
 
     def end(self) -> None:
-        """Leave an element."""
+        """End an element, and its repetitions."""
         self.repeats.pop()
 
     def finished(self, above: tuple[Path, ...]) -> _Cost:
-        """Return what the text takes; each attachment as much as the largest model that can be attached."""
+        """Return the cost of the text; each attachment counts as the largest model that can be attached."""
         for name, times in self.included:
             for path in self._found(name):
                 self.cost.add(times * self.model.add(path, above).total, f"<include> of {path}")
@@ -361,7 +361,7 @@ def _taken(name: str, attributes: Mapping[str, str]) -> float:
 
 
 def _product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
-    """Return the product of all whole numbers in some attributes, with units as in ``16M``."""
+    """Return the product of all integers in some attributes; suffixes as in ``16M`` are powers of 1024."""
     found = [match for key in keys for match in _WHOLE.findall(attributes.get(key, ""))]
     return math.prod(max(1, int(digits[:18])) << _UNITS.get(unit.upper(), 0) for digits, unit in found)
 
@@ -369,7 +369,7 @@ def _product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
 def _numbers(text: str) -> list[float]:
     try:
         return [value for item in text.split() if not math.isnan(value := float(item))]
-    except ValueError:  # MuJoCo refuses it
+    except ValueError:  # MuJoCo rejects it later
         return []
 
 

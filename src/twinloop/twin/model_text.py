@@ -1,7 +1,7 @@
-"""One world's model as MJCF text with its parameters baked in, which plain MuJoCo compiles without twinloop.
+"""Write one world's model, with its parameter values, as MJCF text that MuJoCo compiles without twinloop.
 
-MuJoCo writes six digits of every number; with seventeen a float64 comes back to the bit. The number of digits is a
-setting of its library that no binding reaches, so it is set there and set back.
+MuJoCo writes numbers with six digits; seventeen are needed to read the same float64 again. The number of digits is a
+setting of MuJoCo's C library without a Python binding, so it is changed there for the time of writing.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.twin.twin import Twin
 
-_DIGITS = 17  # of a float64 that is to come back to the bit (IEEE 754-2019, 5.12.2)
-_ONE_AT_A_TIME = threading.Lock()  # the setting is the whole process's
+_DIGITS = 17  # decimal digits that determine a float64 exactly (IEEE 754-2019, 5.12.2)
+_ONE_AT_A_TIME = threading.Lock()  # the setting applies to the whole process
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelText:
-    """A model: MJCF in ``xml``, and the files that it names (meshes, textures) in ``assets``, by those names.
+    """Model as text: MJCF in ``xml``, and the files that it names (meshes, textures) in ``assets``, by name.
 
     ``mujoco.MjModel.from_xml_string(text.xml, dict(text.assets))`` compiles it.
     """
@@ -39,7 +39,7 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
     """Return the model of the one world of ``params``, physics and appearance, as text.
 
     Raises:
-        InputError: several worlds, a change that MJCF cannot express, or a missing file of the model.
+        InputError: there are several worlds, MJCF cannot express a change, or a file of the model is missing.
     """
     if params.nworld != 1:
         raise InputError(f"{params.nworld} rows of parameters for one model. Give one world's own row.")
@@ -61,7 +61,7 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
 def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -> None:
     """Write physics and appearance of the one world of ``params`` into a copy of the twin's model.
 
-    Physics comes last: a size is both, and only with the mass does it give the inertia.
+    Physics is written last: a size changes both, and its inertia needs the mass.
     """
     for visual in (True, False):
         twin.fields(params, visual=visual).write_inplace(model, 0)
@@ -81,7 +81,7 @@ def _gathered(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
         found[name] = _content(spec, item.file, folder, twin)
         item.file = name
     spec.meshdir = spec.texturedir = ""
-    spec.assets = found  # writing compiles once more, and reads them
+    spec.assets = found  # writing compiles the spec again, which reads them
     return found
 
 
@@ -111,7 +111,7 @@ def _all_digits() -> Iterator[None]:
 
 
 def _library() -> ctypes.CDLL | None:
-    """MuJoCo's own library, which is loaded already; None where it has no such setting."""
+    """Return MuJoCo's library, which is already loaded, or None if it lacks the setting."""
     folder = Path(mujoco.__file__).parent
     for path in sorted([*folder.glob("libmujoco*.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]):
         library = ctypes.CDLL(str(path))

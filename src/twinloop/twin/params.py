@@ -1,4 +1,4 @@
-"""Parameters of a twin: declared once, expanded over the model's objects, checked against their bounds."""
+"""Expand the declared parameters of a twin over the model's objects, and check values against their bounds."""
 
 from __future__ import annotations
 
@@ -47,15 +47,15 @@ class Param:
     source: str
 
     def absolute(self, values: ArrayLike, op: str) -> NDArray[np.float64]:
-        """Values under an operation relative to the nominal, as absolute values."""
+        """Convert values of ``op`` (``absolute``, ``scale`` or ``add`` to the nominal) to absolute values."""
         values = np.asarray(values, dtype=np.float64)
         return {"absolute": values, "scale": values * self.nominal, "add": values + self.nominal}[op]
 
     def check(self, values: ArrayLike, *, where: str = "") -> None:
-        """Refuse values outside the physical bounds or not finite.
+        """Raise an error for values that are not finite or outside the physical bounds.
 
         Raises:
-            BoundsError: names the parameter, the offending value, the bounds and the unit.
+            BoundsError: names the parameter, the wrong value, the bounds and the unit.
         """
         values = np.asarray(values, dtype=np.float64)
         wrong = ~(np.isfinite(values) & (values >= self.low) & (values <= self.high))
@@ -70,7 +70,7 @@ class Param:
 def expand_params(
     model: mujoco.MjModel, specs: Iterable[ParamSpec], *, where: str, nominals: Mapping[str, float] | None = None
 ) -> dict[str, Param]:
-    """Return every declared parameter of a model, wildcards expanded in the model's order, later declarations winning.
+    """Return every declared parameter of a model; wildcards expand in the model's order, later declarations win.
 
     A wildcard skips objects that lack the quantity, see `quantities.has_quantity`.
 
@@ -78,7 +78,7 @@ def expand_params(
         nominals: nominal values that are not in the model, by path (see `servos.nominals`).
 
     Raises:
-        UnknownNameError: a quantity or an object that does not exist.
+        UnknownNameError: a quantity or an object does not exist.
         InputError: the object lacks the quantity, or two parameters would write the same model field.
     """
     params: dict[str, Param] = {}
@@ -115,13 +115,13 @@ def _refuse(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where:
         raise UnknownNameError(kinds[0].family, target, names, where=where)
     reasons = [reason for kind in kinds if kind.lacks and (reason := kind.lacks(model, target))]
     why = "; ".join(reasons) or (
-        "its nominal value stands in no model. Name a servo preset (robot.servo), robot.gears, or give a nominal"
+        "the model lacks its nominal value. Name a servo preset (robot.servo), robot.gears, or give a nominal"
     )
     raise InputError(f"{where}: {target} lacks that quantity: {why}. Change the twin, or remove the line.")
 
 
 def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Refuse a nominal value in the YAML that differs from the model, because it would not be simulated."""
+    """Raise an error for a nominal value in the YAML that differs from the model, because it would not be simulated."""
     if spec.nominal is None or quantity.given or not quantity.fields:
         return
     own = nominal_value(model, quantity, name)
@@ -133,7 +133,7 @@ def _check_nominal(model: mujoco.MjModel, quantity: Quantity, name: str, spec: P
 
 
 def _check_bounds(quantity: Quantity, name: str, spec: ParamSpec, where: str) -> None:
-    """Refuse bounds beyond the quantity's physical ones, such as a negative mass or a probability above 1."""
+    """Raise an error for bounds outside the quantity's own, such as a negative mass or a probability above 1."""
     low = quantity.low if spec.low is None else spec.low
     high = quantity.high if spec.high is None else spec.high
     negative = quantity.low >= 0 > low
@@ -166,9 +166,9 @@ def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec
 
 
 def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: str) -> None:
-    """Refuse two parameters that assign the same model field, such as the friction of an object and of its geom.
+    """Raise an error for two parameters that assign the same model field, such as frictions of an object and its geom.
 
-    Any number of factors may multiply an assigned value. Quantities computed together count as one writer, if they have
+    Any number of factors may multiply an assigned value. Quantities computed together count as one writer if they have
     different roles.
     """
     writers: dict[tuple[str, int], dict[int | None, tuple[object, str]]] = {}
@@ -176,7 +176,7 @@ def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: 
     for param in params:
         other = roles.setdefault((_writer(param), param.quantity.role), param.name) if param.quantity.role else None
         if other and other != param.name:
-            raise InputError(f"{where}: {other} and {param.name} say the same in two ways. Keep one.")
+            raise InputError(f"{where}: {other} and {param.name} set the same property. Keep one.")
         for field, row, column in _places(model, param):
             taken = writers.setdefault((field, row), {})
             for where_else, (writer, name) in taken.items():
@@ -186,13 +186,13 @@ def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: 
 
 
 def _writer(param: Param) -> object:
-    """Who writes for a parameter: itself, or its group."""
+    """Return the key of a parameter's writer: its own name, or its group."""
     compute = param.quantity.compute
     return (compute, param.quantity.family, param.target) if compute else param.name
 
 
 def _places(model: mujoco.MjModel, param: Param) -> Iterator[tuple[str, int, int | None]]:
-    """Field, row and column (None: all) of everything that a parameter assigns."""
+    """Yield field, row and column (None for all) of every element that a parameter assigns."""
     assigned = [(slot.field, slot.column) for slot in param.quantity.slots if slot.rule == "assign"]
     for field, column in [*assigned, *((field, None) for field in param.quantity.writes)]:
         for row in rows(model, param.quantity, param.target, field):

@@ -15,7 +15,7 @@ from twinloop.twin.scene_build import SceneLayout, SceneSlot, add_geoms
 from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import ParamSpec
 
-# What a shape is in a model: fields of its geoms, and of its body.
+# Model fields that define a shape: of its geoms, and of its body.
 _GEOM = (
     "geom_type",
     "geom_dataid",
@@ -40,31 +40,31 @@ class SceneSlots:
 
     @property
     def spec(self) -> SceneSpec:
-        """The section it was made from."""
+        """The twin's ``scene:`` section."""
         return self.layout.spec
 
     @cached_property
     def bodies(self) -> NDArray[np.intp]:
-        """Body id of every slot."""
+        """Body id of every slot, ``(nslot,)``."""
         return np.array([self.model.body(slot.body).id for slot in self.layout.slots], dtype=np.intp)
 
     @cached_property
     def qpos(self) -> NDArray[np.intp]:
-        """Where each slot's position begins in qpos."""
+        """Index in qpos of the first coordinate of every slot, ``(nslot,)``."""
         return self.model.jnt_qposadr[self.model.body_jntadr[self.bodies]].astype(np.intp)
 
     @cached_property
     def clutter(self) -> list[int]:
-        """Numbers of the slots that may be empty."""
+        """Indices of the slots that may be empty."""
         return [i for i, slot in enumerate(self.layout.slots) if slot.group]
 
     @property
     def occluded(self) -> list[str]:
-        """Objects that something is dropped in front of."""
+        """Names of the objects that clutter occludes, sorted."""
         return sorted({clutter.occlude.object for clutter in self.spec.clutter.values() if clutter.occlude})
 
     def present(self, table: ParamTable) -> NDArray[np.bool_]:
-        """Which slots hold something, ``(nworld, nslot)``."""
+        """Return the mask of slots that are not empty, ``(nworld, nslot)``."""
         there = np.ones((table.nworld, len(self.layout.slots)), dtype=bool)
         for name, clutter in self.spec.clutter.items():
             count = _whole(table, f"scene/{name}/count", clutter.count[1])
@@ -73,7 +73,7 @@ class SceneSlots:
         return there
 
     def choice(self, table: ParamTable) -> NDArray[np.int64]:
-        """Which shape of its set each slot has, ``(nworld, nslot)``; 0 where it holds nothing."""
+        """Return the index of each slot's shape in its set, ``(nworld, nslot)``; 0 for an empty slot."""
         columns = [_whole(table, f"scene/{slot.body}/shape", len(slot.shapes) - 1) for slot in self.layout.slots]
         chosen = np.stack(columns, axis=1) if columns else np.zeros((table.nworld, 0), dtype=np.int64)
         return np.where(self.present(table), chosen, 0)
@@ -92,10 +92,10 @@ class SceneSlots:
     def write_inplace(
         self, arrays: dict[str, NDArray], table: ParamTable, *, visual: bool, always: Container[str] = ()
     ) -> bool:
-        """Write the objects of every world into its model fields, starting from the compiled model's.
+        """Write the objects of every world into ``arrays``, starting from the compiled model's fields.
 
         Returns:
-            Whether anything was written: False if every world equals the compiled model.
+            True if something was written, False if every world equals the compiled model.
         """
         there, choice = self.present(table), self.choice(table)
         written = self.clutter
@@ -116,7 +116,7 @@ class SceneSlots:
         return [_Rows(self.model, slot, catalogues[slot.meshes], self.layout) for slot in self.layout.slots]
 
     def param_specs(self) -> list[ParamSpec]:
-        """The scene's parameters, with the ranges that its section gives them."""
+        """Return the declarations of the scene's parameters, with the ranges in its section."""
         specs: list[ParamSpec] = []
         for name, clutter in self.spec.clutter.items():
             low, high = clutter.count
@@ -137,7 +137,7 @@ def _whole(table: ParamTable, name: str, most: int) -> NDArray[np.int64]:
 
 
 class _Rows:
-    """The rows of a slot, and the values that each of its shapes gives them, ``(nshape, …)``."""
+    """Rows of a slot in the model fields, and their values for each of its shapes, ``(nshape, …)``."""
 
     def __init__(self, model: mujoco.MjModel, slot: SceneSlot, catalogue: mujoco.MjModel, layout: SceneLayout) -> None:
         self._body = model.body(slot.body).id
@@ -157,7 +157,7 @@ class _Rows:
         self.radius = np.where(used, reach, 0.0).max(axis=1)
 
     def write_inplace(self, field: str, array: NDArray, worlds: NDArray[np.intp], choice: NDArray[np.int64]) -> None:
-        """Give the slot its shape in some worlds."""
+        """Write the slot's shape of some worlds into a field."""
         if field.startswith("geom_"):
             array[worlds[:, None], self._geoms] = self._values[field][choice]
         else:
@@ -178,7 +178,7 @@ _UNUSED: dict[str, object] = {
 
 
 def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused: object) -> NDArray:
-    """Rows of each shape's geoms, filled up to ``width`` with those of a geom that is not used."""
+    """Return each shape's geom rows ``(nshape, width, …)``, filled up with rows of an unused geom."""
     rows = np.empty((len(owners), width, *values.shape[1:]), dtype=values.dtype)
     rows[:] = unused
     for row, owner in zip(rows, owners, strict=True):

@@ -1,8 +1,8 @@
 """Build a scene into a model: shapes of the ``scene:`` section, permanent objects, and slots for clutter.
 
 A slot is a free body with as many geoms as the shape with the most pieces in its set. In a world each geom is a piece
-of the drawn shape, or the slot is parked: without collisions, gravity and visibility. So one model holds every world
-of a run, and its states all have the same length.
+of the drawn shape, or the slot is parked: without collisions, gravity and visibility. All worlds of a run thus share
+one model, and their states have the same length.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from twinloop.twin.shapes import PRIMITIVES, ConvexPart, ObjectShape, bounds, fi
 
 
 def expand(spec: ShapeSpec, folder: Path, *, where: str) -> list[ObjectShape]:
-    """The shapes of one entry: ``count`` of them, a function of the entry and its files alone.
+    """Return the ``count`` shapes of one entry, which depend only on the entry and its files.
 
     Raises:
-        InputError: a shape that does not fit its box, or a mesh that is no solid body; names the entry.
+        InputError: a shape does not fit its box, or a mesh is no solid body; the message names the entry.
     """
     return [_shape(spec, index, folder, f"{where} ({spec.name or spec.shape})") for index in range(spec.count)]
 
@@ -43,7 +43,7 @@ def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> ObjectShape
     low_corner, high_corner = bounds(pieces)
     largest = float((high_corner - low_corner).max())
     if spec.shape == "mesh" and largest > LARGEST:
-        raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, say `size:` in m.")
+        raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, give `size:` in m.")
     volume = sum(piece.volume for piece in pieces)
     name = spec.name or spec.shape
     return ObjectShape(
@@ -69,7 +69,7 @@ def _pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where: str
 
 
 def _color(rng: np.random.Generator) -> tuple[float, float, float]:
-    """A muted colour of any hue."""
+    """Draw a muted colour of any hue."""
     hue, saturation, value = rng.uniform((0.0, 0.35, 0.45), (1.0, 0.75, 0.9))
     return colorsys.hsv_to_rgb(float(hue), float(saturation), float(value))
 
@@ -77,8 +77,8 @@ def _color(rng: np.random.Generator) -> tuple[float, float, float]:
 _PARKED = -3.0  # m: below the floor of any table
 _APART = 0.3  # m between parked slots
 CONTACT_SETTINGS = ("contype", "conaffinity", "priority", "friction", "solmix", "solref", "solimp", "margin", "gap")
-# Dimensions of contacts: what is round needs rolling friction to come to rest; what has faces turns on them alone, and
-# five such things on a table then cost a tenth less.
+# Contact dimensions (condim): round objects need rolling friction to come to rest; objects with faces do not, and
+# without it the simulation of five such objects on a table costs a tenth less.
 _ROUND, _FLAT = 6, 4
 GEOM_TYPES = {
     "box": mujoco.mjtGeom.mjGEOM_BOX,
@@ -92,7 +92,7 @@ GEOM_TYPES = {
 
 @dataclass(frozen=True, kw_only=True)
 class SceneSlot:
-    """A body of the scene, its possible shapes, and its clutter group (none: permanent).
+    """Body of the scene with its possible shapes and its clutter group, "" for a permanent object.
 
     ``meshes`` is the prefix of its mesh names.
     """
@@ -113,7 +113,7 @@ class SceneLayout:
     conaffinity: int
 
     def group(self, name: str) -> tuple[int, ...]:
-        """Numbers of the slots of a clutter group, in the order they are filled."""
+        """Return the indices of the slots of a clutter group, in the order in which they are filled."""
         return tuple(i for i, slot in enumerate(self.slots) if slot.group == name)
 
 
@@ -121,11 +121,11 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
     """Add the bodies of a scene to a model that is not yet compiled.
 
     Args:
-        folder: where mesh files are looked up.
-        like: body whose contact settings things take when the scene names none.
+        folder: folder of the mesh files.
+        like: body whose contact settings the objects get if the scene has no ``like``.
 
     Raises:
-        InputError, UnknownNameError: a set, a body or a geom that does not exist, or a shape that cannot be made.
+        InputError, UnknownNameError: a set, a body or a geom does not exist, or a shape cannot be created.
     """
     sets = {
         name: tuple(shape for entry in entries for shape in expand(entry, folder, where=f"{where}: scene.sets.{name}"))
@@ -184,14 +184,14 @@ def _clutter(
 
 
 def mesh_names(prefix: str, shape: int, pieces: Iterable[object]) -> list[str]:
-    """Names of the meshes of a shape's pieces, given or not."""
+    """Return one mesh name per piece of a shape, also for pieces without a mesh."""
     return [f"scene/{prefix}/{shape}/{i}" for i, _ in enumerate(pieces)]
 
 
 def add_geoms(
     body: mujoco.MjsBody, mjspec: mujoco.MjSpec, shape: ObjectShape, index: int, prefix: str
 ) -> list[mujoco.MjsGeom]:
-    """Give a body the pieces of a shape, mass in proportion to volume."""
+    """Add the pieces of a shape to a body, with masses in proportion to volume."""
     _add_meshes(mjspec, shape, index, prefix)
     geoms: list[mujoco.MjsGeom] = []
     for piece, mesh in zip(shape.pieces, mesh_names(prefix, index, shape.pieces), strict=True):
@@ -226,7 +226,7 @@ def _add_body(
     if not there:
         geoms += [_filler(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
         body.gravcomp = 1.0
-        body.simple = False  # of another shape the centre of mass lies elsewhere
+        body.simple = False  # the centre of mass changes with the shape
     for geom in geoms:
         for name, value in contact.items():
             setattr(geom, name, value)
@@ -248,7 +248,7 @@ def _filler(body: mujoco.MjsBody) -> mujoco.MjsGeom:
 
 
 def _contact(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, Any]:
-    """Contact settings of the first geom of a body, or nothing: the model's defaults."""
+    """Return the contact settings of a body's first geom, or {} for the model's defaults."""
     if like is None:
         return {}
     bodies = {body.name: body for body in mjspec.bodies}
@@ -284,7 +284,7 @@ def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
 def _check_on(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
     """Refuse an object outside the table, which would fall during the whole episode."""
     geom = next(geom for geom in mjspec.geoms if geom.name == support)
-    half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 has no end
+    half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 is infinite
     low, high = geom.pos[:2] - half, geom.pos[:2] + half
     if not ((low <= thing.position) & (thing.position <= high)).all():
         raise InputError(

@@ -27,7 +27,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$")]
 Region = tuple[float, float]
 Positive = Annotated[float, Field(gt=0)]
-# In m, of things on a table: what is smaller or larger was meant in mm or cm; our choice.
+# In m, of objects on a table: a larger number was probably meant in mm or cm; our choice.
 LARGEST = 2.0
 Length = Annotated[float, Field(ge=0.001, le=LARGEST)]
 Channel = Annotated[float, Field(ge=0, le=1)]
@@ -38,11 +38,11 @@ class _Strict(BaseModel):
 
 
 class ShapeSpec(_Strict):
-    """One shape, or ``count`` of a family that differ by chance.
+    """One shape, or ``count`` random variants of it.
 
     ``size`` is the bounding box in m: one number or x, y, z. ``scale`` is the range of a factor on it, drawn per
-    member. A mesh without a size keeps its file's, in m. Mass is given in kg, or follows from ``density``.
-    Default density: 500 kg/m³, between a hollow print and wood; our choice, no published range.
+    variant. A mesh without ``size`` has the size in its file, in m. ``mass`` is in kg; by default it is computed from
+    ``density``, 500 kg/m³: between a hollow print and wood; our choice, no published range.
     """
 
     name: Name = ""
@@ -67,7 +67,7 @@ class ShapeSpec(_Strict):
 
     @property
     def options(self) -> dict[str, float | int | tuple[float, float]]:
-        """Return the options of a procedural shape, by the argument names of its function."""
+        """Options of a procedural shape, by the argument names of its function."""
         names = {
             "prism": ("sides", "taper"),
             "polyhedron": ("corners",),
@@ -90,11 +90,11 @@ class ShapeSpec(_Strict):
         if (self.shape == "mesh") != bool(self.files):
             raise ValueError("a mesh has files, and only a mesh: its convex parts, one file each")
         if self.exponents and not all(0.05 <= value <= 2 for value in self.exponents):
-            raise ValueError("exponents of a convex superquadric lie from 0.05 to 2")
+            raise ValueError("exponents of a convex superquadric are from 0.05 to 2")
         return self
 
     def extents(self, factor: float) -> NDArray[np.float64] | None:
-        """The bounding box times a factor."""
+        """Return the bounding box in m times a factor, ``(3,)``, or None without a size."""
         return None if self.size is None else factor * np.broadcast_to(np.asarray(self.size, dtype=np.float64), 3)
 
 
@@ -107,14 +107,14 @@ class ObjectSpec(ShapeSpec):
     @model_validator(mode="after")
     def _single(self) -> Self:
         if self.count != 1 or not self.name:
-            raise ValueError("an object is one thing with a name; things to draw from stand in `sets`")
+            raise ValueError("an object is a single shape with a name; shapes for random draws belong in `sets`")
         return self
 
 
 class OcclusionSpec(_Strict):
-    """One thing of a group is dropped between ``camera`` and ``object``, ``distance`` (m) before the object.
+    """Occlusion: an object of a group is dropped between ``camera`` and ``object``, ``distance`` (m) before ``object``.
 
-    ``visible`` is the accepted range of the part of the object that the camera sees.
+    ``visible`` is the accepted range of the visible fraction of ``object`` in the camera.
     """
 
     camera: str
@@ -134,8 +134,8 @@ class OcclusionSpec(_Strict):
 class ClutterSpec(_Strict):
     """Random objects: ``count[0]`` to ``count[1]`` of a set, dropped into a region of the table.
 
-    ``clear`` is the smallest distance (m) of their edge from the centre of the task's objects. ``overlap`` lets them
-    fall onto each other. ``upright`` drops them upright, turned about the vertical only.
+    ``clear`` is the smallest distance (m) of their edge from the centre of the task's objects. With ``overlap`` they
+    may fall onto each other. With ``upright`` they are rotated about the vertical only.
     """
 
     set: Name
@@ -157,11 +157,11 @@ class ClutterSpec(_Strict):
 
 
 class SceneSpec(_Strict):
-    """See the module.
+    """Content of the ``scene:`` section; see the module for an example.
 
-    ``rolling`` is the least rolling friction of its things, in m: with it a ball of radius r stays where the ground
-    slopes by less than rolling / r. At 0.5 mm a ball of 24 mm stays up to 2.4 degrees, so that a table that is not
-    quite level keeps it; our choice, no published range.
+    ``rolling`` is the smallest rolling friction of its objects, in m: a ball of radius r does not roll on a slope below
+    rolling / r. With 0.5 mm a ball of radius 12 mm stays on slopes up to 2.4 degrees, for tables that are not quite
+    level; our choice, no published range.
     """
 
     support: str = "table"

@@ -1,4 +1,4 @@
-"""Servo presets, actuators for URDFs, and the conversion of a preset's numbers to a compiled model."""
+"""Read servo presets, write their numbers into a model, and add actuators to a URDF."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class ServoSpec(_Strict):
     """One kind of servo or joint drive; SI units, at the output of its gear. Unknown values are None.
 
     A position servo with ``kt`` and ``resistance`` follows the voltage equation at the top of ``servos.yaml``: back-EMF
-    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are not used by it; they are for tests and
-    readers.
+    kt²/R is part of ``damping``. ``no_load_speed`` and ``gear_ratio`` are information for tests
+    and readers only.
     """
 
     name: str
@@ -61,7 +61,7 @@ class ServoSpec(_Strict):
 
     @property
     def motor(self) -> MotorSpec | None:
-        """The motor's constants, where the preset has them all."""
+        """Motor constants, or None if the preset lacks one of them."""
         if self.voltage is None or self.kt is None or self.resistance is None:
             return None
         return MotorSpec(voltage=self.voltage.value, kt=self.kt.value, resistance=self.resistance.value)
@@ -78,7 +78,7 @@ class MotorSpec:
 
 @cache
 def servo_presets() -> Mapping[str, ServoSpec]:
-    """Every preset by name."""
+    """Return all presets by name."""
     rows: dict[str, dict[str, Any]] = load_yaml(_PRESETS)
     presets = {}
     for name, row in rows.items():
@@ -92,10 +92,10 @@ def servo_presets() -> Mapping[str, ServoSpec]:
 
 
 def robot_servos(robot: RobotSpec | None, *, where: str) -> tuple[ServoSpec | None, ...]:
-    """The preset of each joint of a robot, None where it names none.
+    """Return the preset of each joint of a robot, None for a joint without one.
 
     Raises:
-        UnknownNameError: a preset or a joint that does not exist.
+        UnknownNameError: a preset or a joint does not exist.
         InputError: a torque drive under position control, or a servo under torque control.
     """
     if robot is None:
@@ -131,7 +131,7 @@ def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[ServoSpe
             added = True
             actuators[name] = mjspec.add_actuator(name=name, target=joint_name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
         _write(actuators[name], joint, servo)
-    if added:  # a servo's damping of a light link must be integrated implicitly
+    if added:  # the explicit integrator is unstable for a servo's damping of a light link
         mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 
 
@@ -173,10 +173,10 @@ def nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> d
 
 
 # Position error at which a servo reaches its effort limit: between an SO-101's 0.37 rad (3.25 N·m at 8.9 N·m/rad) and
-# a Panda's 0.02 rad (87 N·m at 4500 N·m/rad). A start, not a truth: `identify` finds kp from a log.
+# a Panda's 0.02 rad (87 N·m at 4500 N·m/rad). An initial value: `identify` estimates kp from a log.
 FULL_EFFORT_ERROR = 0.1
-# A servo answers no faster than in this many physics steps (1/natural frequency); the explicit stiffness of MuJoCo's
-# integrators is unstable from half a step.
+# Smallest 1/natural frequency of a servo, in physics steps. MuJoCo integrates stiffness explicitly, which is unstable
+# from half a step.
 LEAST_STEPS = 4.0
 
 
@@ -209,18 +209,18 @@ def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
         if control == "torque":
             _limit(actuator, -effort, effort)
         else:
-            inertia = float(model.dof_M0[model.joint(joint.name).dofadr[0]])  # what it moves, at the zero pose
+            inertia = float(model.dof_M0[model.joint(joint.name).dofadr[0]])  # inertia that it moves, at the zero pose
             fastest = inertia / (LEAST_STEPS * mjspec.option.timestep) ** 2
             _servo(actuator, joint, min(effort / FULL_EFFORT_ERROR, fastest))
         added = True
     if added:
-        # A servo's damping of a light link must be integrated implicitly; a URDF names no integrator.
+        # A URDF names no integrator; the explicit one is unstable for a servo's damping of a light link.
         mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 
 
 def _servo(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, kp: float) -> None:
     actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
-    # A positive third entry is a damping ratio, which the compiler turns into a gain by the joint's inertia.
+    # A positive third entry is a damping ratio; the compiler computes the gain from it and the joint's inertia.
     actuator.gainprm[0], actuator.biasprm[1], actuator.biasprm[2] = kp, -kp, 1.0
     if joint.range[0] < joint.range[1]:
         _limit(actuator, *joint.range)

@@ -24,9 +24,9 @@ from twinloop.twin.model_limits import ENGINE_ERRORS, check_asset
 PRIMITIVES = ("box", "cylinder", "sphere", "capsule", "ellipsoid")
 Kind = str  # a primitive, or "mesh"
 
-_WALLS = 8  # pieces of a round wall; more cost time in every world
+_WALLS = 8  # convex pieces of a round wall; more pieces cost simulation time
 _RING = 16  # points around a superquadric, and half as many from pole to pole
-_EQUAL = 1e-6  # relative: extents that differ by less were meant to be equal
+_EQUAL = 1e-6  # relative difference below which extents count as equal
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,7 @@ class ConvexPart:
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectShape:
-    """A thing: its convex pieces, bounding box ``extents`` (m), mass (kg) and colour."""
+    """Shape of an object: convex pieces, bounding box ``extents`` (m), mass (kg) and colour."""
 
     name: str
     pieces: tuple[ConvexPart, ...]
@@ -101,7 +101,7 @@ def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
         _equal(kind, (x, y))
         size = (x / 2, z / 2 if kind == "cylinder" else (z - x) / 2, 0.0)
         if size[1] <= 0:
-            raise InputError(f"A capsule stands upright: its height of {z:g} m must exceed its diameter of {x:g} m.")
+            raise InputError(f"A capsule is upright: its height of {z:g} m must exceed its diameter of {x:g} m.")
     else:
         size = (x / 2, y / 2, z / 2)
     return (ConvexPart(kind=kind, size=np.array(size), position=np.zeros(3)),)
@@ -114,13 +114,13 @@ def _equal(kind: str, values: tuple[float, ...]) -> None:
 
 
 def hull(vertices: NDArray[np.float64]) -> ConvexPart:
-    """The convex piece of some points."""
+    """Return the convex hull of points ``(n, 3)`` as a piece."""
     corners = vertices[ConvexHull(vertices).vertices]
     return ConvexPart(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
 
 
 def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | None = None) -> tuple[ConvexPart, ...]:
-    """A regular prism of 3 to 8 sides whose top is ``taper`` times its base (0.4 to 1 where not given)."""
+    """Return a regular prism whose top is ``taper`` times its base; by default 3 to 8 sides, taper 0.4 to 1."""
     sides = int(rng.integers(3, 9)) if sides is None else sides
     taper = float(rng.uniform(0.4, 1.0)) if taper is None else taper
     angle = 2 * np.pi * np.arange(sides) / sides
@@ -130,7 +130,7 @@ def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | 
 
 
 def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[ConvexPart, ...]:
-    """The hull of 8 to 16 points near a sphere: a stone."""
+    """Return the hull of ``corners`` points near a sphere, like a stone; by default 8 to 16 points."""
     corners = int(rng.integers(8, 17)) if corners is None else corners
     direction = rng.normal(size=(corners, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
@@ -138,10 +138,10 @@ def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple
 
 
 def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[ConvexPart, ...]:
-    """A convex superellipsoid with exponents (north–south, east–west) in (0, 2], drawn from 0.2 to 1.8.
+    """Return a convex superellipsoid with exponents (north–south, east–west) in (0, 2]; by default 0.2 to 1.8.
 
-    A. H. Barr, "Superquadrics and angle-preserving transformations" (1981): near 0 a box, 1 an ellipsoid, 2 an
-    octahedron.
+    A. H. Barr, "Superquadrics and angle-preserving transformations" (1981): an exponent near 0 gives a box, 1 an
+    ellipsoid, 2 an octahedron.
     """
     north, east = rng.uniform(0.2, 1.8, size=2) if exponents is None else exponents
     eta = np.linspace(-np.pi / 2, np.pi / 2, _RING // 2 + 1)[:, None]
@@ -162,7 +162,7 @@ def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | N
 
 
 def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[ConvexPart, ...]:
-    """An L of two boxes; ``thickness`` of its arms over the extents (0.3 to 0.5 where not given)."""
+    """Return an L of two boxes; ``thickness`` of the arms is relative to the extents, by default 0.3 to 0.5."""
     part = float(rng.uniform(0.3, 0.5)) if thickness is None else thickness
     foot = _box((-1.0, -1.0, -1.0), (1.0, 1.0, -1.0 + 2 * part))
     arm = _box((-1.0, -1.0, -1.0 + 2 * part), (-1.0 + 2 * part, 1.0, 1.0))
@@ -170,7 +170,7 @@ def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[Co
 
 
 def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[ConvexPart, ...]:
-    """A cup with a handle: a round wall of wedges, a floor, and a handle of three bars; ``wall`` over the radius."""
+    """Return a cup: round wall of wedges, floor, handle of three bars; ``wall`` is thickness / radius."""
     wall = float(rng.uniform(0.1, 0.2)) if wall is None else wall
     step = 2 * np.pi / _WALLS
     floor = -1.0 + 1.5 * wall
@@ -208,7 +208,7 @@ PROCEDURAL: dict[str, Callable[..., tuple[ConvexPart, ...]]] = {
 
 
 def fitted(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPart, ...]:
-    """Pieces scaled per axis and centred so that together they fill a bounding box of these extents."""
+    """Scale pieces per axis and centre them, so that together they fill a bounding box of these extents in m."""
     low, high = bounds(pieces)
     scale = np.asarray(extents, dtype=np.float64) / (high - low)
     centre = (low + high) / 2
@@ -216,7 +216,7 @@ def fitted(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPa
 
 
 def bounds(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Lowest and highest corner of the bounding box."""
+    """Return the lowest and the highest corner of the bounding box, each ``(3,)`` in m."""
     corners = np.concatenate(list(_corners(pieces)))
     return corners.min(axis=0), corners.max(axis=0)
 
@@ -238,11 +238,11 @@ def _moved(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[np.flo
 def procedural(
     kind: str, extents: ArrayLike, *, seed: int, index: int = 0, **options: float | int | tuple[float, float]
 ) -> tuple[ConvexPart, ...]:
-    """A procedural shape: a function of its kind, seed, index and options alone."""
+    """Return a procedural shape, which depends only on kind, seed, index and options."""
     return fitted(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
 
 
-_CONVEX = 0.97  # of the hull's volume: the rest is the faceting of round parts
+_CONVEX = 0.97  # smallest share of the hull's volume; flat faces of round parts can cost the rest
 
 
 def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
@@ -252,7 +252,7 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
         accept_hull: use the convex hull of a non-convex mesh, as the engine does for collisions.
 
     Raises:
-        InputError: no file, no mesh, a surface with holes or inside out, no volume, or not convex.
+        InputError: the file is missing or no mesh, or the surface is open, inside out, without volume or not convex.
     """
     vertices, faces = _read(path, where)
     _check_closed(faces, path, where)
@@ -265,7 +265,7 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
         raise InputError(f"{where}: {path} is flat. A solid body needs an extent in every direction.") from None
     if not accept_hull and volume < _CONVEX * whole:
         raise InputError(
-            f"{where}: {path} is not convex: its hull, which is what would collide, is "
+            f"{where}: {path} is not convex: its hull, which MuJoCo uses for collisions, is "
             f"{100 * (whole / volume - 1):.0f} % larger. Give its convex parts as `files: [a.stl, b.stl]`, "
             "or accept the hull with `hull: true`."
         )
@@ -275,10 +275,10 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
 def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
-        raise InputError(f"{where}: {path} {what}. Mesh files are looked up beside the twin's YAML.")
+        raise InputError(f"{where}: {path} {what}. Mesh files are searched in the folder of the twin's YAML.")
     check_asset(path)
     spec = mujoco.MjSpec()
-    # Inertia of the shell asks nothing of the surface: what is wrong with it is said in our own words.
+    # Shell inertia accepts any surface; our own checks below report errors of the surface.
     spec.add_mesh(name="mesh", file=str(path.resolve()), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_SHELL)
     spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_MESH, meshname="mesh")
     try:
@@ -303,7 +303,7 @@ def _merged(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> tuple[ND
 
 
 def _check_closed(faces: NDArray[np.int32], path: Path, where: str) -> None:
-    """Every edge of a closed, oriented surface runs once each way."""
+    """Raise an error unless every edge occurs once in each direction, as on a closed, oriented surface."""
     edges = np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]).astype(np.int64)
     count = int(edges.max()) + 1
     forward, backward = edges[:, 0] * count + edges[:, 1], edges[:, 1] * count + edges[:, 0]
@@ -316,6 +316,6 @@ def _check_closed(faces: NDArray[np.int32], path: Path, where: str) -> None:
 
 
 def _volume(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> float:
-    """Signed volume by the divergence theorem."""
+    """Return the signed volume in m³, by the divergence theorem."""
     a, b, c = (vertices[faces[:, i]] for i in range(3))
     return float((a * np.cross(b, c)).sum() / 6.0)

@@ -1,4 +1,4 @@
-"""The YAML form of a twin, checked on reading."""
+"""Define the YAML format of a twin, and check it when it is read."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from twinloop.twin.quantities import find_kind
 from twinloop.twin.scene_spec import SceneSpec
 
 SCHEMA = 1
-# Physics steps per second, of 1 µs; and commands per second, one in 1000 s: beyond these a simulation does not end.
+# Limits beyond which a simulation would not end: physics steps of 1 µs, one command in 1000 s.
 MOST_STEPS_PER_SECOND = 1_000_000
 LEAST_CONTROL_HZ = 0.001
-# rad or m; a gear with more play than a radian was meant in degrees, and is none: our choice.
+# rad or m; a value above 1 rad was probably meant in degrees: our choice.
 Play = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Stiffness = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -26,7 +26,7 @@ class _Strict(BaseModel):
 
 
 class GripperSpec(_Strict):
-    """The actuator that opens and closes the hand, and its two commands (rad or m)."""
+    """Actuator that opens and closes the hand, and its two commands (rad or m)."""
 
     joint: str
     open: float
@@ -36,9 +36,9 @@ class GripperSpec(_Strict):
 class GearSpec(_Strict):
     """Gears between motors and links.
 
-    ``backlash`` is the total nominal backlash (rad or m), of all joints or by joint (``*``: the others); without it the
-    servo preset's. ``stiffness`` (N·m/rad or N/m) makes the gears elastic; without it they are rigid. ``feedback`` is
-    the side of the gear on which the servo's encoder is: on a smart servo it is the output side.
+    ``backlash`` is the total nominal backlash (rad or m), of all joints or by joint (``*``: the others); by default
+    that of the servo preset. ``stiffness`` (N·m/rad or N/m) makes the gears elastic; without it they are rigid.
+    ``feedback`` is the side of the gear with the servo's encoder; on a smart servo it is the output side.
     """
 
     backlash: Play | dict[str, Play] | None = None
@@ -47,13 +47,13 @@ class GearSpec(_Strict):
 
 
 class RobotSpec(_Strict):
-    """The actuated part of a twin.
+    """Actuated part of a twin.
 
     ``joints[i]`` is driven by ``actuators[i]`` (default: the actuator of the same name), and ``units[i]`` is its unit
     in files. The actuators are all those of the model, in the model's order. ``encoder_counts`` is the number of
     encoder counts per turn; without it, or a servo preset with it, readings are not quantized. ``servo`` names the
-    preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint, ``*`` being the
-    others. ``gears`` gives every joint a motor side and a link side with backlash between them.
+    preset (see ``servos.yaml``) whose numbers are written into the model, for all joints or by joint (``*``: the
+    others). ``gears`` gives every joint a motor side and a link side with backlash between them.
     """
 
     type: str
@@ -69,7 +69,7 @@ class RobotSpec(_Strict):
 
     @property
     def actuator_names(self) -> list[str]:
-        """The actuator of each joint."""
+        """Name of each joint's actuator."""
         return self.actuators or self.joints
 
 
@@ -111,10 +111,10 @@ class ParamSpec(_Strict):
 
 
 class SensorSpec(_Strict):
-    """A sensing device that a twin carries: which (see `twin.devices`), and where it looks from or sits.
+    """Sensing device of a twin (see `twin.devices`), and the camera or site of the model to which it is attached.
 
-    A camera or depth camera takes the model's ``camera``, the one of the sensor's own name where none is given; a
-    lidar, an inertial unit and a force sensor sit at a ``site``, likewise. ``settings`` replace the device's own.
+    A camera or depth camera is attached to the model's ``camera``, a lidar, inertial unit or force sensor to a
+    ``site``; by default to the one with the sensor's name. ``settings`` override those of the device.
     """
 
     device: str
@@ -124,7 +124,7 @@ class SensorSpec(_Strict):
 
 
 class TwinSpec(_Strict):
-    """A twin as written in YAML: a model file, the rate, the robot, and the parameters with their ranges.
+    """Content of a twin's YAML file: model file, rate, robot, sensors, scene, and parameters with their ranges.
 
     ``classes`` overrides the semantic class of bodies, or geoms of the world, in `render.annotate`.
     """
@@ -155,7 +155,7 @@ class TwinSpec(_Strict):
 
 
 def parse_spec(value: Any, *, where: str) -> TwinSpec:
-    """A checked spec from plain values; ``where`` names their origin in messages."""
+    """Check plain values and return their spec; ``where`` is their origin, for messages."""
     if value is None:
         raise InputError(f"{where} is empty. A twin needs at least name, model, control_hz and substeps.")
     try:
@@ -165,11 +165,11 @@ def parse_spec(value: Any, *, where: str) -> TwinSpec:
 
 
 def describe(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
-    """Return one line per wrong key: its place, the error, the given value; with ``model`` also the nearest key."""
+    """Return one line per wrong key: its location, the error and the value; with ``model`` also the nearest key."""
     lines: dict[str, str] = {}
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"] if not _is_alternative(part)) or "(top)"
-        if place in lines:  # another alternative of the same value
+        if place in lines:  # error for another alternative of the same value
             lines[place] = f"{lines[place].rpartition(' (given: ')[0]}, or: {_said(item)}"
         else:
             lines[place] = _said(item)
@@ -190,9 +190,9 @@ def _is_alternative(part: int | str) -> bool:
 
 
 def _nearest_key(location: tuple[int | str, ...], model: type[BaseModel]) -> str:
-    """The nearest keys that the mapping around a wrong one may have."""
+    """Return a hint with the allowed keys nearest to a wrong one, or ""."""
     for part in location[:-1]:
-        if part not in model.model_fields:  # a place in a list, a name in a mapping, or an alternative
+        if part not in model.model_fields:  # an index in a list, a name in a mapping, or an alternative
             continue
         inner = _inner_model(model.model_fields[part].annotation)
         if inner is None:

@@ -1,4 +1,4 @@
-"""A pool of procedural textures of any size, attached to a model as materials that a world picks by index."""
+"""Create a pool of procedural textures and add it to a model as materials, from which a world selects by index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_POOL = 900  # the classic renderer holds 1000 textures (mjMAXTEXTURE) and 10
 
 
 class _Canvas:
-    """Coordinates in [0, 1) and the random numbers of one texture: everything is a function of (seed, index)."""
+    """Coordinates in [0, 1) and random numbers of one texture, which depend only on (seed, index)."""
 
     def __init__(self, seed: int, index: int, height: int, width: int) -> None:
         self.seed, self.index, self.shape = seed, index, (height, width)
@@ -31,15 +31,15 @@ class _Canvas:
         self.numbers = uniforms(seed, "texture", [index], size=16)[0]
 
     def whole(self, number: int, low: int, high: int) -> int:
-        """One of the whole numbers low…high, drawn by the ``number``-th uniform."""
+        """Return an integer from low to high, inclusive, drawn by the ``number``-th uniform."""
         return low + int(self.numbers[number] * (high - low + 1))
 
     def grain(self, name: str, size: int) -> NDArray[np.float64]:
-        """``size`` uniforms of a stream of this texture's own."""
+        """Return ``size`` uniforms from a named random stream of this texture."""
         return uniforms(self.seed, f"texture/{name}", [self.index], size=size)[0]
 
     def noise(self, name: str, cells: int) -> Mask:
-        """Smooth noise in (0, 1): a periodic lattice of ``cells`` × ``cells`` values, Hermite-interpolated."""
+        """Return smooth noise in (0, 1): a periodic lattice of ``cells`` × ``cells`` values, Hermite-interpolated."""
         lattice = self.grain(f"{name}/{cells}", cells * cells).reshape(cells, cells)
         row, column = self.v * cells, self.u * cells
         i, j = row.astype(int), column.astype(int)
@@ -62,7 +62,7 @@ def _checker(canvas: _Canvas) -> Mask:
 
 
 def _stripes(canvas: _Canvas) -> Mask:
-    # Whole frequencies along both sides, so that the texture joins itself when it repeats.
+    # Integer frequencies along both sides, so that the repeated texture has no seams.
     phase = canvas.whole(8, 1, 8) * canvas.u + canvas.whole(9, -4, 4) * canvas.v + canvas.numbers[10]
     wave = np.sin(2 * np.pi * phase)
     return np.clip(0.5 + wave * (0.6 + 8 * canvas.numbers[11]), 0, 1)
@@ -96,9 +96,9 @@ PATTERNS: dict[str, Pattern] = {
 
 
 def texture_pool(size: int, *, seed: int, height: int = 64, width: int = 64, first: int = 0) -> NDArray[np.uint8]:
-    """``size`` textures, ``(size, height, width, 3)`` uint8 sRGB: each a pattern between two drawn colours.
+    """Return textures ``(size, height, width, 3)`` uint8 sRGB, each a pattern of two drawn colours.
 
-    Texture ``i`` depends on ``(seed, first + i)`` and its resolution alone, so a longer pool begins with a shorter.
+    Texture ``i`` depends only on ``(seed, first + i)`` and its resolution, so a longer pool begins with a shorter one.
     """
     pool = np.empty((size, height, width, 3), dtype=np.uint8)
     names = list(PATTERNS)
@@ -125,7 +125,7 @@ def add_texture_pool(
     x–y plane, ``repeat`` times along each side, and is stretched on vertical sides.
 
     Raises:
-        InputError: the pool would be larger than the renderer's tables, or the spec has one already.
+        InputError: the pool would be larger than the renderer's tables, or the spec has a pool already.
     """
     if not 0 <= size <= MAX_POOL:
         raise InputError(f"A texture pool of {size} is not possible, the renderer holds 0…{MAX_POOL}.")
@@ -145,7 +145,7 @@ def add_texture_pool(
 
 
 def pool_indices(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Material ids of the pool in a compiled model, in the pool's order; empty where it has none."""
+    """Return the material ids of a compiled model's pool, in the pool's order; empty without a pool."""
     found = {}
     for i in range(model.nmat):
         match = re.fullmatch(rf"{POOL}/(\d+)", model.material(i).name)

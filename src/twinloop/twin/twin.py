@@ -1,4 +1,4 @@
-"""The compiled twin: a model at its rate, its parameters, and the way from a parameter table to model fields."""
+"""Define the compiled twin: a model at its rate, its parameters, and the model fields of a parameter table."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ HOME = "home"
 class Twin:
     """A compiled twin.
 
-    ``model`` runs at ``dt`` with MuJoCo's automatic reset disabled, because that hides divergence. ``params`` maps
-    names to declarations in the model's order. ``hash`` identifies the content: spec, model text, assets. ``mjspec`` is
-    the source of the model; variants for rendering start from it. ``servos`` are the presets of the robot's joints,
-    None for a joint without one. ``devices`` are its sensors by name.
+    ``model`` has the physics step ``dt``; MuJoCo's automatic reset is disabled, because it hides divergence. ``params``
+    are the parameters by name, in the model's order. ``hash`` identifies the content: spec, model text, assets.
+    ``mjspec`` is the source of the model, from which variants for rendering are made. ``servos`` are the presets of the
+    robot's joints, None for a joint without one. ``devices`` are its sensors by name.
     """
 
     spec: TwinSpec
@@ -48,7 +48,7 @@ class Twin:
 
     @property
     def name(self) -> str:
-        """The twin's name."""
+        """Name of the twin."""
         return self.spec.name
 
     @property
@@ -68,10 +68,10 @@ class Twin:
 
     @property
     def robot(self) -> RobotSpec:
-        """The actuated part.
+        """Actuated part of the twin.
 
         Raises:
-            InputError: the twin has none.
+            InputError: the twin has no robot.
         """
         if self.spec.robot is None:
             raise InputError(
@@ -98,17 +98,17 @@ class Twin:
 
     @cached_property
     def motor_qpos(self) -> NDArray[np.intp]:
-        """Index in qpos of the motor side of each robot joint; the joint's own where it has no gear."""
+        """Index in qpos of the motor side of each robot joint, or of the joint itself if it has no gear."""
         return self.model.jnt_qposadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
 
     @cached_property
     def motor_qvel(self) -> NDArray[np.intp]:
-        """Index in qvel of the motor side of each robot joint; the joint's own where it has no gear."""
+        """Index in qvel of the motor side of each robot joint, or of the joint itself if it has no gear."""
         return self.model.jnt_dofadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
 
     @property
     def encoder_qpos(self) -> NDArray[np.intp]:
-        """Indices in qpos of the joints' encoders: of the link, or of the motor before a gear."""
+        """Indices in qpos of the joints' encoders: of the links, or of the motor sides if encoders are there."""
         return self.motor_qpos if self._encoders_before_gears else self.joint_qpos
 
     @property
@@ -127,7 +127,7 @@ class Twin:
         return np.array([said.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
 
     def with_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
-        """Positions ``(…, nq)`` with the motors where their links are, in the middle of the gears' play."""
+        """Return ``qpos`` ``(…, nq)`` with every motor at its link's position, in the middle of the gear's backlash."""
         placed = np.array(qpos, dtype=np.float64)
         if self.spec.robot is not None:
             placed[..., self.motor_qpos] = placed[..., self.joint_qpos]
@@ -135,15 +135,15 @@ class Twin:
 
     @cached_property
     def units(self) -> UnitMap:
-        """The unit map of the robot's joints in datasets made with this twin."""
+        """Unit map of the robot's joints in datasets made with this twin."""
         return self.unit_map(self.robot.units)
 
     def unit_map(self, units: list[str]) -> UnitMap:
-        """The unit map of the robot's joints in given units, by the twin's joint ranges.
+        """Return the unit map of the robot's joints for given units, with the twin's joint ranges.
 
         Raises:
-            InputError: not one unit for each joint.
-            UnknownNameError: a unit that does not exist.
+            InputError: the number of units is not the number of joints.
+            UnknownNameError: a unit does not exist.
         """
         if len(units) != len(self.robot.joints):
             joints = ", ".join(self.robot.joints)
@@ -154,21 +154,21 @@ class Twin:
         return unit_map_from_ranges(self.robot.joints, self.joint_ranges, units, source=f"joint ranges of {self.name}")
 
     def require(self, name: str) -> Param:
-        """The parameter of that name.
+        """Return the parameter with a name.
 
         Raises:
-            UnknownNameError: there is none; lists the nearest.
+            UnknownNameError: there is none; the message lists the nearest names.
         """
         if name not in self.params:
             raise UnknownNameError("parameter", name, self.params, where=f"twin {self.name}")
         return self.params[name]
 
     def table(self, nworld: int = 1, values: Mapping[str, ArrayLike] | None = None) -> ParamTable:
-        """The complete table of ``nworld`` worlds: nominal values, replaced by ``values`` (scalar or ``(nworld,)``).
+        """Return the table of ``nworld`` worlds: nominal values, replaced by ``values`` (scalars or ``(nworld,)``).
 
         Raises:
-            UnknownNameError: a name that is no parameter of this twin.
-            BoundsError: a value outside its physical bounds.
+            UnknownNameError: a name is no parameter of this twin.
+            BoundsError: a value is outside its physical bounds.
         """
         names = tuple(self.params)
         matrix = np.tile([param.nominal for param in self.params.values()], (nworld, 1))
@@ -185,7 +185,7 @@ class Twin:
         visual: bool = False,
         always: Container[str] = (),
     ) -> FieldValues:
-        """Model fields of every world of a table; see `twin.fields.field_values` and `twin.scene.SceneSlots`."""
+        """Return the model fields of every world; see `twin.fields.field_values` and `twin.scene.SceneSlots`."""
         values = field_values(model or self.model, self.params.values(), table, visual=visual, always=always)
         if self.scene is None:
             return values
@@ -194,15 +194,15 @@ class Twin:
         return FieldValues(arrays=arrays, set_const=values.set_const or (written and not visual))
 
     def moved(self, table: ParamTable) -> set[str]:
-        """Names of the parameters that some world of a table moves away from nominal."""
+        """Return the names of the parameters that are not nominal in at least one world of a table."""
         nominal = np.array([self.params[name].nominal for name in table.names])
         return {name for name, moves in zip(table.names, (table.values != nominal).any(axis=0), strict=True) if moves}
 
     def stepped_fields(self, table: ParamTable, step: ArrayLike) -> FieldValues | None:
-        """Model fields that change at this control step, or None where nothing of scope ``step`` is one.
+        """Return the model fields that change at a control step, or None if none has scope ``step``.
 
         Args:
-            step: of all worlds, or of each, ``(nworld,)``.
+            step: index of the control step, one for all worlds or ``(nworld,)``.
         """
         names = {name for name in table.steps if self.params[name].quantity.fields}
         if not names:
@@ -216,7 +216,7 @@ class Twin:
         """Return one quantity over the robot's joints, ``(nworld, n)``.
 
         Args:
-            default: value if it is not a parameter, one or each; by default the quantity's.
+            default: value if it is not a parameter, scalar or ``(n,)``; by default the quantity's default.
         """
         owners = self.robot.actuator_names if family == "actuator" else self.robot.joints
         names = [f"{family}/{owner}/{quantity}" for owner in owners]
@@ -227,10 +227,10 @@ class Twin:
         return np.stack(list(values), axis=-1)
 
     def sensor_values(self, table: ParamTable, name: str) -> dict[str, NDArray[np.float64]]:
-        """Every quantity of one sensor by name, ``(nworld,)`` each.
+        """Return all quantities of one sensor by name, each ``(nworld,)``.
 
         Raises:
-            UnknownNameError: the twin carries no such sensor.
+            UnknownNameError: the twin has no such sensor.
         """
         if name not in self.devices:
             raise UnknownNameError("sensor", name, self.devices, where=f"twin {self.name}")
@@ -241,7 +241,7 @@ class Twin:
         }
 
     def visual_model(self, *, texture_pool: int = 0, seed: int = 0) -> mujoco.MjModel:
-        """The model with a pool of procedural textures compiled in; state layout and all other ids are the same."""
+        """Return the model compiled with a pool of procedural textures; state layout and other ids do not change."""
         if not texture_pool:
             return self.model
         variant = self.mjspec.copy()

@@ -1,4 +1,4 @@
-"""The same twin with more parameters declared, with gears at its joints, or with other sensing devices."""
+"""Derive variants of a twin: with more declared parameters, with gears at its joints, or with more sensors."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from twinloop.twin.twin import Twin
 
 
 def declaring(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
-    """The twin with further parameters; a later declaration replaces an earlier one of the same name.
+    """Return the twin with more parameters; a later declaration replaces an earlier one of the same name.
 
     Raises:
-        UnknownNameError, InputError: a quantity or an object that the model lacks.
+        UnknownNameError, InputError: the model lacks a quantity or an object.
     """
     robot = twin.spec.robot
     added = expand_params(twin.model, specs, where=twin.name, nominals=nominals(robot, twin.servos))
@@ -31,10 +31,10 @@ def declaring(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
 
 
 def gearing(twin: Twin, gears: GearSpec) -> Twin:
-    """The twin with a motor side for every joint and these gears between.
+    """Return the twin with a motor side for every joint, coupled to the link side by these gears.
 
     Raises:
-        InputError: it has gears already, or an elastic one vibrates faster than its physics step can follow.
+        InputError: the twin has gears already, or an elastic gear vibrates too fast for the physics step.
     """
     if twin.robot.gears is not None:
         raise InputError(f"The twin {twin.name} has gears already. Compare their parameters instead.")
@@ -57,11 +57,11 @@ def equipped(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | No
     this one. Parameters of the sensors are nominal by default.
 
     Args:
-        sensors: by name, as in the twin's YAML.
+        sensors: sensors by name, as in the twin's YAML.
         folder: folder of the user's device files.
 
     Raises:
-        UnknownNameError: a device or a setting that does not exist.
+        UnknownNameError: a device or a setting does not exist.
         InputError: a sensor has the name of a joint.
     """
     where = f"twin {twin.name}"

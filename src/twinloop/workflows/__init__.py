@@ -1,1 +1,1 @@
-"""One package per verb: the order of its steps and the sections of its report. No algorithms here."""
+"""Run the commands: one package per command, with its steps and its report. Algorithms are in other packages."""

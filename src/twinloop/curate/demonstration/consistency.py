@@ -51,7 +51,7 @@ class ActionConsistency(PeerCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Measure the distance of actions from those of the task's other episodes, and judge it as `PeerCheck`."""
         figures = [list(found) for found in measured]
         for places in by_group(recordings).values():
             known = [place for place in places if measured[place][0].value is not None]

@@ -25,8 +25,8 @@ from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
 
 _RATE_HZ = 8.0  # of a trace: an arm on position servos of this size passes 1 to 4 Hz
 _MOST = 256  # frames of a trace: 32 s of an episode; what comes later is not compared
-_POINTS = 32  # of an episode's course at its own pace
-_ENDS_S = 6.0  # of the beginning and of the end
+_POINTS = 32  # of an episode's course, evenly spaced over its duration
+_ENDS_S = 6.0  # duration of the compared beginning and end
 _NEIGHBOURS = 4  # candidates of each episode in each arrangement
 # Two episodes are copies if they differ by less than a tenth of the usual difference of two episodes of the task. Of
 # forty recorded and 128 simulated pick-and-place episodes the most similar differ by at least 0.22 of it. Only copies
@@ -54,7 +54,7 @@ class NearDuplicates(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The limit."""
+        """Limit of the check; part of its hash."""
         return {"limit": LIMIT}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:

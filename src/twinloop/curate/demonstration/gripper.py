@@ -69,7 +69,7 @@ def grip_events(motion: Movement) -> GripEvents | None:
 
 
 def _closed(share: Array) -> NDArray[np.bool_]:
-    """Return whether the gripper is closed, with hysteresis between the thresholds `CLOSED` and `OPEN`."""
+    """Return the mask of frames with a closed gripper, with hysteresis between `CLOSED` and `OPEN`."""
     told = np.where(share <= CLOSED, 1, np.where(share >= OPEN, 0, -1))
     last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
     return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
@@ -116,7 +116,7 @@ class GripperUse(PeerCheck):
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Count closings and openings and quick reversals, and measure the gap when closed."""
         motion = movement(recording)
         if motion.gripper is None:
             return [Measurement(value=None, said="No joint is named a gripper or finger.")]
@@ -130,7 +130,7 @@ class GripperUse(PeerCheck):
         return [replace(changes, facts={"span": events.span}), turns, _hold(events)]
 
     def comparable(self, channel: str, values: Sequence[float]) -> str:
-        """Return why gaps cannot be compared: most episodes of the task have none."""
+        """Return why gaps cannot be compared, if most episodes of the task have none; else an empty string."""
         if channel == HOLD and float(np.median(values)) < _HOLDS:
             return "the gripper reaches its command in most episodes of this task, so a grasp cannot be detected"
         return ""

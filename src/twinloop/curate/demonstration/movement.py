@@ -24,7 +24,7 @@ LEAST_FRAMES = 8  # as for a clip: three differences, and a spectrum of a few li
 # Below this share of the 90th percentile of the episode's speed the arm is at rest: movements start and end at 5 % of
 # the peak speed (the usual threshold in studies of reaching; Balasubramanian et al. 2015, "Methods").
 STILL = 0.05
-PAUSE_S = 0.3  # a glance and a decision: simple reaction times are 0.2 to 0.3 s
+PAUSE_S = 0.3  # shortest pause; simple reaction times are 0.2 to 0.3 s
 _LEAST_S = 0.4  # about the duration of a person's quickest reach; shorter movements are ignored
 _UNEVEN = 0.1  # of a step: if steps differ by more, the episode is resampled to a constant rate
 
@@ -109,19 +109,19 @@ def movement(recording: RecordedEpisode) -> Movement:
 
 
 def still(motion: Movement) -> NDArray[np.bool_]:
-    """Return where the arm is at rest, relative to its own speed, ``(T − 1,)``."""
+    """Return the mask of the steps in which the arm is at rest, relative to its own speed, ``(T − 1,)``."""
     speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # a single repeated reading does not count as rest
     moving = speed[speed > 0]
     return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
 
 
 def stretches(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
-    """Return first index and end of each run of at least ``least`` true values."""
+    """Return the first index and the end (exclusive) of each run of at least ``least`` true values."""
     return [(begin, end) for begin, end in runs(flags) if end - begin >= least]
 
 
 def movements(motion: Movement) -> list[tuple[int, int]]:
-    """Return first frame and end of each stretch between two pauses, as slices of velocities."""
+    """Return the first index and the end (exclusive) of each movement between two pauses, in rows of velocities."""
     moving = np.ones(len(motion) - 1, dtype=bool)
     for begin, end in stretches(still(motion), PAUSE_S * motion.rate_hz):
         moving[begin:end] = False
@@ -160,7 +160,7 @@ class ToolPositions:
     def positions(self, recording: RecordedEpisode) -> Array | None:
         """Return hand positions in the world frame ``(T, 3)``, m; None without a twin, tool site or matching joints.
 
-        A log in ±100 units without calibration is converted with the twin's joint ranges, as everywhere.
+        A log in ±100 units without calibration is converted with the twin's joint ranges.
         """
         if self._twins is None:
             return None

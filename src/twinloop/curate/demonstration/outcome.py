@@ -256,7 +256,7 @@ def predict_from_features(
 
 
 class OutcomeConsistency(MeasuringCheck):
-    """Check whether the stated outcome fits the episode; without a stated outcome, whether it looks failed."""
+    """Chance of the stated outcome by a classifier; without a stated outcome, the chance of success."""
 
     name = "demonstration/outcome"
     meaning = "chance of the stated outcome by a classifier that did not see the episode"
@@ -264,17 +264,17 @@ class OutcomeConsistency(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """Limits."""
+        """Limits of the check; part of its hash."""
         return {"limit": LIMIT, "labels": LEAST_LABELS}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the outcome features of the episode, in the facts of one measurement."""
         return [Measurement(value=0.0, facts={"features": outcome_features(movement(recording))})]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Judge each stated outcome by its predicted chance, separately for each group of comparable episodes."""
         for places in by_group(recordings).values():
             features = [measured[place][0].facts.get("features") for place in places]
             made = predict_from_features(features, [recordings[place].success for place in places])

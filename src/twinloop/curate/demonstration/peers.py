@@ -1,6 +1,6 @@
-"""Base of most checks of demonstrations: a value per episode, judged against other episodes of the same task.
+"""Judge values of demonstrations against other episodes of the same task: the base of most checks of demonstrations.
 
-There is no absolute limit for the smoothness of a demonstration, but other episodes show what is usual. Values have
+There is no absolute limit for the smoothness of a demonstration, but other episodes show the usual values. Values have
 fences (`stats.outlying`) within batch, robot, source and task; up to a quarter of the episodes may be poor on one side.
 """
 

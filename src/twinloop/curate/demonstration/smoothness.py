@@ -1,7 +1,7 @@
 """Check how smooth and direct a demonstration is: pauses, path length, spectral arc length, jerk.
 
 Path lengths of the hand are lengths in space. Path lengths of the joints are sums over the joints' rotations: moving
-joints one after the other, as many arms do, is then no detour, but a joint that turns back makes one.
+joints one after the other, as many arms do, is then not a detour; a joint that reverses its motion is.
 
 Spectral arc length and jerk are defined for one movement. An episode is split into movements where the arm is at rest;
 the value is the mean over movements, weighted by duration.
@@ -35,7 +35,7 @@ from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
 
-_GRIP_S = 0.5  # rest within this time of a gripper motion is no hesitation
+_GRIP_S = 0.5  # rest within this time of a gripper motion is not a hesitation
 _ENDS = 0.02  # share of the path at each end that does not count as the middle (our choice)
 TIME, COUNT = "", "pauses"
 
@@ -52,7 +52,7 @@ class Hesitation(PeerCheck):
     }
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the total duration in s and the number of pauses."""
         motion = movement(recording)
         if motion.speed.max() <= 0:
             return [Measurement(value=None, channel=channel, said="It does not move.") for channel in (TIME, COUNT)]
@@ -117,7 +117,7 @@ class PathEfficiency(PeerCheck):
         self._hands = ToolPositions(twins)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the path efficiency of the joints and, with a twin, of the hand."""
         motion = movement(recording)
         events = grip_events(motion)
         cuts = [] if events is None else [event.frame for event in events.changes]
@@ -236,7 +236,7 @@ class Smoothness(_Smoothness):
     kinds: Mapping[str, MetricKind] = _kinds(least=0.6, words="Its spectral arc length is")
 
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """See the class."""
+        """Return the spectral arc length of the speed."""
         return float(spectral_arc_length(np.sqrt(np.sum(velocity**2, axis=1)), rate_hz))
 
 
@@ -249,5 +249,5 @@ class DimensionlessJerk(_Smoothness):
     kinds: Mapping[str, MetricKind] = _kinds(least=0.7, words="Its log dimensionless jerk is")
 
     def smoothness(self, velocity: Array, rate_hz: float) -> float:
-        """See the class."""
+        """Return the log dimensionless jerk of the velocity, at most 0."""
         return min(float(log_dimensionless_jerk(velocity, rate_hz)), 0.0)

@@ -140,9 +140,9 @@ def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mappin
 def comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> list[tuple[list[int], ClipFeatures | str]]:
-    """Group readable episodes by robot type; return each group with its clips, or with the reason they differ.
+    """Group readable episodes by robot type; return each group with its clips, or with the reason against a comparison.
 
-    Tasks are not separated: the question is whether any real data is similar.
+    Tasks are not separated, because similar real data may come from any task.
     """
     groups: dict[str, list[int]] = {}
     for place, (recording, found) in enumerate(zip(recordings, measured, strict=True)):

@@ -48,7 +48,7 @@ class _LearnedCheck(MeasuringCheck):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """The level."""
+        """Level of false alarms; part of the check's hash."""
         return {"level": self.level}
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -58,7 +58,7 @@ class _LearnedCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Judge the episodes of each robot type together; episodes without clips are ``unknown``."""
         judged: set[int] = set()
         for places, table in comparable(recordings, measured):
             judged |= set(places)
@@ -78,7 +78,7 @@ class _LearnedCheck(MeasuringCheck):
     def _group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
-        """Yield scores of one robot's episodes; if ``table`` is a string, it is the reason they cannot be compared."""
+        """Yield scores of one robot's episodes; if ``table`` is a string, it is the reason against a comparison."""
 
 
 class SimulatedLookingEpisodes(_LearnedCheck):

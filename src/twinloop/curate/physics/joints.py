@@ -130,7 +130,7 @@ class _ColumnPeak(JointCheck):
         return None
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the largest absolute value of each joint, with the twin's limit in the facts if there is one."""
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
         size, made = np.abs(getattr(moved, self.name.removeprefix("physics/"))), []
@@ -190,7 +190,7 @@ class JointRangeCheck(JointCheck):
     floor, spread = 1.0, 0.1
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return how far each joint is beyond its range, over the range; without a twin, how far it moves."""
         twin = self.twin(recording)
         moved = kinematics_of(recording, twin)
         if twin is None or moved.units is None:
@@ -242,7 +242,7 @@ class TorqueCheck(KnownLimitCheck):
         self._twins = twins
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return each joint's largest torque from inverse dynamics, divided by its drive's limit."""
         twin = self._twins(recording)
         if robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
             return [Measurement(value=None, said=f"{twin.name} and the recording have different joints.")]

@@ -31,7 +31,7 @@ class CommandLag(MeasuringCheck):
     frames = 1.5  # frames by which an episode may differ; twice as many for a single joint
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the median delay and the delay of each joint after its command, in s."""
         raw = recording.raw
         series = prepare(raw)
         pair = None if series is None else response_pair(raw, series)
@@ -46,7 +46,7 @@ class CommandLag(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Judge each delay by its difference from the median of comparable episodes."""
         lags: dict[tuple[object, ...], list[float]] = defaultdict(list)
         for recording, rows in zip(recordings, measured, strict=True):
             for row in rows:
@@ -98,7 +98,7 @@ class ReplayResidual(UsualLimitCheck):
         self._twins = twins
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Replay the episode in the twin, and return the relative error of each channel."""
         twin = self._twins(recording)
         episode = recording.episode
         if episode.command != twin.robot.control:

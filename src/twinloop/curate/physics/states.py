@@ -93,7 +93,7 @@ def _account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
 
 
 class _StepRecord:
-    """Data recorded at each step."""
+    """Energy, contacts and applied forces, recorded at each control step."""
 
     def __init__(self, twin: Twin, steps: int) -> None:
         model = twin.model
@@ -167,7 +167,7 @@ def _misses(stepper: Restepper, qpos: Array, qvel: Array, time: Array) -> tuple[
     return apart, tuple(worst)
 
 
-_FALLS = 0.5  # of g: an object with less downward acceleration is supported
+_FALLS = 0.5  # share of g: an object with less downward acceleration is supported or floats
 _BEFORE_MM = 30.0  # allowance for logged poses without velocities: a fast motion may change speed by this much
 
 
@@ -180,7 +180,7 @@ class StateCheck(KnownLimitCheck):
         self._twins = twins
 
     def account(self, recording: RecordedEpisode) -> StateAccount:
-        """See `account_of`."""
+        """Return the step data of a simulated episode; raises as `account_of`."""
         return account_of(recording, self._twins)
 
 
@@ -198,7 +198,7 @@ class Penetration(StateCheck):
     source = "widths of the contact's solimp; a firm grasp takes one or two (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the largest ratio of contact depth to contact width."""
         found = self.account(recording)
         ratio = found.depth / np.maximum(found.norm, 1e-6)
         if not found.depth.any():
@@ -224,7 +224,7 @@ class EnergyJumps(StateCheck):
     source = "energy returned by soft contacts is below this (docs/guides/curation.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the largest rise of energy beyond the work of the drives in one control step, in J."""
         found = self.account(recording)
         if not np.isfinite(found.work).any():
             return [
@@ -250,7 +250,7 @@ class Teleports(StateCheck):
     reads = KnownLimitCheck.reads  # poses of a log too
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the largest unexplained movement of each object in one step, in mm."""
         made = [self._row(name, _steps(p), None, _gravity(t)) for name, t, p in _logged(recording)]
         if recording.states is None:
             return made or [Measurement(value=None, said="It has neither states nor poses of objects.")]
@@ -277,7 +277,7 @@ class Teleports(StateCheck):
 
 
 def _logged(recording: RecordedEpisode) -> list[tuple[str, Array, Array]]:
-    """Return name, times and positions of the body poses in a log."""
+    """Return the name, times ``(T,)`` in s and positions ``(T, 3)`` in m of each body with logged poses."""
     signals = recording.raw.signals.items()
     return [(n.removeprefix("pose/"), s.time, s.values[:, :3]) for n, s in signals if n.startswith("pose/") and len(s)]
 
@@ -300,7 +300,7 @@ class Floating(StateCheck):
     source = "a contact that is open for a moment lasts a step or two"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the longest time for which each object touches nothing and does not fall, in s."""
         found = self.account(recording)
         dt = np.diff(found.time)
         pull = float(np.linalg.norm(found.fall))
@@ -330,7 +330,7 @@ class NextState(StateCheck):
     source = "backends in single precision stay within 2e-6 in a second (docs/project/architecture.md)"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the largest difference of a stored next state from the recomputed one, in rad or m."""
         found = self.account(recording)
         at = int(np.argmax(found.miss))
         wrong = np.flatnonzero(found.miss > self.limit)

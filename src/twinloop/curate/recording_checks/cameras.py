@@ -15,7 +15,7 @@ from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, looks_of, seen_together
 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level of dark and white images, and contrast of empty ones
-_GONE = 0.1  # of its range, moved by the fastest joint meanwhile: less motion may be invisible to the camera
+_GONE = 0.1  # share of its range that the fastest joint moves meanwhile; less may be invisible to the camera
 _MOMENT = 5  # frames: a sixth of a second at 30 Hz
 _NO_CAMERA = (Measurement(value=None, said="The recording has no camera."),)
 
@@ -30,7 +30,7 @@ class FrozenCamera(KnownLimitCheck):
     source = "a stall of a USB camera is shorter; a person's reaction time is this long"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the longest time that each camera repeats an image while the robot moves, in s."""
         return [self._camera(recording, camera) for camera in recording.cameras] or _NO_CAMERA
 
     def _camera(self, recording: RecordedEpisode, camera: str) -> Measurement:
@@ -61,7 +61,7 @@ class BlackCamera(KnownLimitCheck):
     source = "no image should be empty"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the share of each camera's images that are black, white or of one colour."""
         made = []
         for camera in recording.cameras:
             looks = looks_of(recording, camera)
@@ -96,7 +96,7 @@ class Blur(UsualLimitCheck):
     floor, spread = 1.5, 0.05
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the blur of each camera: in the whole episode, and in its five most blurred frames."""
         return [row for camera in recording.cameras for row in self._camera(recording, camera)] or _NO_CAMERA
 
     def _camera(self, recording: RecordedEpisode, camera: str) -> Iterator[Measurement]:
@@ -128,7 +128,7 @@ class SwappedCameras(MeasuringCheck):
     ratio = 1.3  # distance from the own usual images, divided by that from the exchanged ones
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the normalized mean image of each camera, in the facts of one measurement."""
         if len(recording.cameras) < 2:
             return [Measurement(value=None, said="The recording has fewer than two cameras.")]
         thumbs = {camera: _standard(looks_of(recording, camera).thumb) for camera in recording.cameras}
@@ -137,7 +137,7 @@ class SwappedCameras(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Compare each pair of cameras with the usual mean images of both."""
         groups: dict[tuple[str, ...], list[dict[str, PixelArray]]] = defaultdict(list)
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:

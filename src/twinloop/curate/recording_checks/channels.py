@@ -30,7 +30,7 @@ class DeadChannel(UsualLimitCheck):
     floor, spread = 200.0, 0.3
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return, for each column, the range of its table's widest column divided by its own range."""
         raw = recording.raw
         tables = {"": (raw.joints, raw.state)}
         if raw.command != "none":
@@ -60,7 +60,7 @@ class Saturation(UsualLimitCheck):
     part = 0.75  # quantile over the frames: exceeded in a quarter of the episode
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the distance from the command that each joint exceeds in a quarter of the frames, over its range."""
         raw = recording.raw
         if raw.command != "position" or raw.action.shape != raw.state.shape:
             return [Measurement(value=None, said="Commands are not positions of these joints.")]
@@ -99,7 +99,7 @@ class StaticTail(UsualLimitCheck):
         return (*recording.group, recording.task)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the time without motion at the end of the episode, in s."""
         raw, motion = recording.raw, motion_of(recording)
         tables = [filled(raw.state)]
         if raw.command != "none" and len(raw.action) == len(raw.state):
@@ -131,7 +131,7 @@ class Truncated(UsualLimitCheck):
         return (*recording.group, recording.task)
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the inverse duration in 1/s, and the speed at the end relative to the median speed in motion."""
         motion = motion_of(recording)
         seconds = (len(motion.steps) + 1) * motion.dt
         rows = [

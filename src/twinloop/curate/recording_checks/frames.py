@@ -20,7 +20,7 @@ PixelArray = NDArray[np.floating[Any]]
 
 _CHUNK = 64  # frames in memory at a time: 55 MB of 640 × 480
 _BLOCKS = 24  # rows of the grid on which change is measured: blocks average out encoder and sensor noise
-_THUMB = 8  # rows and columns of the mean picture
+_THUMB = 8  # rows and columns of the mean image
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
 
 
@@ -96,7 +96,7 @@ class DroppedFrames(UsualLimitCheck):
     floor, spread, linear = 0.9, 0.1, True
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Count the missing frames by the clock and, separately, by the step size of all joints."""
         raw = recording.raw
         steps = np.diff(raw.time[np.isfinite(raw.time)])
         forward = steps[steps > 0]
@@ -130,7 +130,7 @@ def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
 
 
 def _jumps(motion: NormalizedMotion) -> Array:
-    """Return the number of missing frames after each frame, ``(T − 1,)``: usual direction, several times the length."""
+    """Return the number of missing frames after each frame, ``(T − 1,)``, from steps several times as long as usual."""
     steps = motion.steps
     lost = np.zeros(len(steps))
     if steps.shape[1] < _FEWEST_JOINTS or len(steps) < 2 * _AROUND + 1:
@@ -159,7 +159,7 @@ class DuplicateFrames(KnownLimitCheck):
     source = "one frame in fifty; a camera at half the rate repeats every second one"
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the share of frames in motion that repeat the previous one: of readings and of each camera."""
         rows, moving = repeated_rows(recording.raw)
         made = [_repeated("", rows, moving)]
         for camera in recording.cameras:
@@ -169,7 +169,7 @@ class DuplicateFrames(KnownLimitCheck):
 
 
 def camera_repeats(recording: RecordedEpisode, camera: str) -> NDArray[np.bool_]:
-    """Return between which frames a camera's image does not change, ``(T − 1,)``."""
+    """Return the mask of the steps in which a camera's image does not change, ``(T − 1,)``."""
     return looks_of(recording, camera).change < SAME
 
 

@@ -45,7 +45,7 @@ class FindingCheck(MeasuringCheck):
         raise NotImplementedError
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return one value for each finding of the check's kinds, or 0 without a finding."""
         raw = recording.raw
         rows = [self._row(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
         return rows or [Measurement(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
@@ -53,7 +53,7 @@ class FindingCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Give each finding the verdict of its severity."""
         for recording, rows in zip(recordings, measured, strict=True):
             yield from shortened([self.of(recording, row, row.facts.get(VERDICT, "unknown")) for row in rows])
 
@@ -70,7 +70,7 @@ class FindingCheck(MeasuringCheck):
 
 
 def responses(raw: RawEpisode) -> Iterable[LogFinding]:
-    """Return findings on how measurements follow commands; empty without commands or with too little motion."""
+    """Return findings on how measurements follow their commands; empty without commands or with too little motion."""
     pair = _pair(raw)
     return () if pair is None else check_response(raw, pair)
 
@@ -195,19 +195,19 @@ class _ProfileCheck(MeasuringCheck):
     reads = frozenset({"raw"})
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
-        """See `MeasuringCheck`."""
+        """Return the column profiles and the faults that the episode shows without a comparison."""
         raw = recording.raw
         facts = {"profiles": profiles_of(recording), "joints": raw.joints, "found": tuple(self.within(raw))}
         return [Measurement(value=0.0, facts=facts)]
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """Yield column and reason of errors that the episode shows without a comparison."""
+        """Yield the column and the reason of each fault that the episode shows without a comparison."""
         raise NotImplementedError
 
     def beside(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """Yield column, value and reason from a comparison of a table with other episodes; above ``limit`` is bad."""
+        """Compare a table with other episodes; yield column, value and reason. A value above ``limit`` is bad."""
         raise NotImplementedError
 
     limit: float
@@ -216,7 +216,7 @@ class _ProfileCheck(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Report the faults found without a comparison, and compare profiles with those of comparable episodes."""
         groups: dict[tuple[object, ...], dict[str, list[ColumnProfile]]] = defaultdict(lambda: defaultdict(list))
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is not None:
@@ -263,7 +263,7 @@ class UnitConsistency(_ProfileCheck):
     nothing = "No unit looks wrong"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """See `_ProfileCheck`."""
+        """Yield columns whose range or motion contradicts their unit."""
         for finding in check_units([raw], None):
             if finding.kind == "unit" and finding.severity == "error":
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
@@ -274,7 +274,7 @@ class UnitConsistency(_ProfileCheck):
     def beside(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """See `_ProfileCheck`."""
+        """Yield columns whose range differs from the usual one by a factor that indicates another unit."""
         usual = np.median([profile.reach for profile in others], axis=0)
         moves = (usual > _MOVES * usual.max()) & (own.reach > 1e-9)
         if not moves.any():
@@ -311,7 +311,7 @@ class SwappedColumns(_ProfileCheck):
     nothing = "No column follows another's command"
 
     def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
-        """See `_ProfileCheck`."""
+        """Yield measurements that follow the command of another joint."""
         for finding in responses(raw):
             if finding.kind == "swapped":
                 yield finding.column, f"{finding.column} {finding.evidence} {finding.remedy}"
@@ -319,7 +319,7 @@ class SwappedColumns(_ProfileCheck):
     def beside(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
-        """See `_ProfileCheck`."""
+        """Yield the exchange of columns that fits the usual profiles best."""
         cost = _distances(own, others)
         keep = np.arange(len(cost))
         exchanges = [("left and right", order) for order in _sides(joints)]

@@ -21,7 +21,7 @@ _IMAGES = "observation.images."
 
 
 class Readable(MeasuringCheck):
-    """Reads frames, states, commands and log of an episode; of its videos every packet and the first and last frame."""
+    """Check that reads an episode's frames, states, commands, log, video packets, and first and last images."""
 
     name = READABLE
     meaning = "files, columns or images that cannot be read"
@@ -42,7 +42,7 @@ class Readable(MeasuringCheck):
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
-        """See `MeasuringCheck`."""
+        """Give an episode with unreadable parts the verdict ``unreadable``, any other ``good``."""
         for recording, (row,) in zip(recordings, measured, strict=True):
             yield self.of(recording, row, "unreadable" if row.unreadable else "good")
 

@@ -1,1 +1,1 @@
-"""Edits of LeRobot v3.0 datasets: from one or several folders into a new one, never in place."""
+"""Edit LeRobot v3.0 datasets: write episodes of one or several folders to a new folder, never in place."""

@@ -1,4 +1,4 @@
-"""Whether folders can become one dataset: the same features, rate and units, or the difference in words."""
+"""Check that folders can be combined into one dataset (features, rate, units), and combine their metadata."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from twinloop.dataset.spec import INDEX_FEATURES
 _SAME_UNITS = "--same-units"
 _COMMON = "--common (of edit merge and datasets materialize)"
 _UNSAID = (None, "", "unknown")
-# Positions in degrees are 57 times those in radians, and no joint within one turn has radians beyond 2π. Both must
-# hold: how far an episode moves differs more than that between episodes of one folder. Ten is our choice below 57.
+# Positions in degrees are 57 times those in radians, and a joint within one turn never exceeds 2π rad. Both conditions
+# must hold, because the range of motion varies by more between episodes of one folder. Ten is our choice below 57.
 _ANOTHER_SCALE = 10.0
 _ONE_TURN = 2 * np.pi
 
 
 def check_features(sources: Sequence[EditSource]) -> None:
-    """Refuse folders whose features, rates or robots differ.
+    """Check that all folders have the same features, rate and robot.
 
     Raises:
         InputError: names two folders and every difference between them.
@@ -46,10 +46,10 @@ def check_features(sources: Sequence[EditSource]) -> None:
 
 
 def keep_common(sources: Sequence[EditSource]) -> None:
-    """Reduce all folders to the features that each of them has.
+    """Limit each folder to the features that all folders have.
 
     Raises:
-        InputError: they have no common feature besides the numbers and times of frames.
+        InputError: only the features with indices and times are in all folders.
     """
     kept = [key for key in sources[0].features if all(key in source.features for source in sources)]
     if set(kept) <= set(INDEX_FEATURES):
@@ -60,7 +60,7 @@ def keep_common(sources: Sequence[EditSource]) -> None:
 
 
 def left_out(sources: Sequence[EditSource]) -> dict[str, list[str]]:
-    """The features that `keep_common` left out, and the folders that have each."""
+    """Return the features that `keep_common` excluded, each with the folders that have it."""
     found: dict[str, list[str]] = {}
     for source in sources:
         for key in source.without:
@@ -69,7 +69,7 @@ def left_out(sources: Sequence[EditSource]) -> dict[str, list[str]]:
 
 
 def differences(one: EditSource, other: EditSource) -> list[str]:
-    """What keeps two folders from becoming one dataset, a line each; codecs and units are not looked at."""
+    """Return one line for each difference in rate, robot type or features; codecs and units are not compared."""
     lines: list[str] = []
     if one.reader.fps != other.reader.fps:
         lines.append(f"fps: {one.reader.fps:g} and {other.reader.fps:g}")
@@ -106,7 +106,7 @@ def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[Un
         same_units: the caller states that the joint columns of all folders have the same units.
 
     Raises:
-        UnitsError: the folders' units differ, or only some declare them; the message is the question.
+        UnitsError: the folders' units differ, or only some declare them; the message requests them.
     """
     maps = [source.reader.units for source in sources]
     known = [map_ for map_ in maps if map_ is not None]
@@ -136,7 +136,7 @@ def _units(map_: UnitMap) -> str:
 
 
 def _unlike(one: UnitMap, other: UnitMap) -> str:
-    """How two unit maps differ in what a number means; empty where they do not."""
+    """Describe the first difference in joints, units, scales or offsets of two unit maps; empty if they are equal."""
     if one.names != other.names:
         return f"the joints are {', '.join(one.names)} and {', '.join(other.names)}"
     for mine, theirs in zip(one.joints, other.joints, strict=True):
@@ -172,7 +172,7 @@ def _unsaid(sources: Sequence[EditSource]) -> list[str]:
 
 
 def _reach(source: EditSource) -> NDArray[np.float64] | None:
-    """How far from zero each action comes by the folder's own statistics, if it has any."""
+    """Return the largest absolute value of each action column from ``stats.json``; None without such statistics."""
     path = source.path / layout.STATS
     if not path.is_file():
         return None
@@ -185,7 +185,7 @@ def _reach(source: EditSource) -> NDArray[np.float64] | None:
 
 
 def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
-    """Return ``info.json`` of the result before counting: the values and keys common to all folders."""
+    """Return ``info.json`` of the result without its totals: the entries that are equal in all folders."""
     first = dict(sources[0].info)
     robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
     known = {"features", "fps", "codebase_version", "robot_type"}
@@ -194,7 +194,7 @@ def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
 
 
 def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
-    """The columns of the frames: those that every folder has, typed as in the first.
+    """Return the frame columns that every folder has, with the types of the first folder.
 
     Raises:
         DatasetError: a feature has no column.
@@ -213,10 +213,10 @@ def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
 
 
 def agreed_rows(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
-    """Return the columns of the episode table that are copied unchanged, and notes on the others.
+    """Return the columns of the episode table that are copied unchanged, and notes on the excluded ones.
 
     Args:
-        made: whether a column of that name is computed again.
+        made: returns True for a column name that the edit computes again.
     """
     fields: dict[str, pa.Field] = {}
     notes: list[str] = []

@@ -1,4 +1,4 @@
-"""Write the blocks of a result, episode after episode: frames, rows, and twinloop's additional files."""
+"""Write the blocks of an edited dataset: frames, rows of the episode table, and twinloop's additional files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _ABOUT = b"twinloop"
 
 
 def record(item: SourceEpisode) -> Provenance | None:
-    """The provenance of the source's episode, if we wrote it."""
+    """Read the provenance of a source episode; None if another program wrote it. Damaged files raise DatasetError."""
     if not item.source.kept(item.index):
         return None
     source, block = item.source, int(item.source.files[item.index])
@@ -68,10 +68,10 @@ def _lines(path: Path) -> list[str]:
 
 
 def table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:
-    """The side tables of the result with their columns, from all sources that have one of that name.
+    """Return the schema of each side table of the result, unified over all sources that have the table.
 
     Raises:
-        InputError: two sources have one table with columns of other types; names it and how to leave it out.
+        InputError: a table has different column types in two sources; explains how to leave it out.
     """
     schemas: dict[str, pa.Schema] = {}
     for source in sources:
@@ -91,7 +91,7 @@ def table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) 
 
 
 class SideTableEdits:
-    """Additional files of one block, written episode after episode."""
+    """Writer of one block's additional files (states or logs, provenance, side tables), one episode at a time."""
 
     def __init__(self, stage: Path, block: int, templates: Sequence[str], tables: Mapping[str, pa.Schema]) -> None:
         self._stage, self._block = stage, block
@@ -107,7 +107,7 @@ class SideTableEdits:
         self._schemas = dict(tables)
 
     def add(self, item: SourceEpisode, index: int, provenance: Provenance) -> None:
-        """Add the data of one twinloop episode, which becomes episode ``index``."""
+        """Write the additional data of one episode of twinloop as episode ``index`` of the result."""
         for template in self._exact:
             self._add_exact(template, item, index)
         self._lines.append(dumps({_INDEX: index, **provenance.to_json()}))
@@ -118,7 +118,7 @@ class SideTableEdits:
                 writer.write_table(whole, row_group_size=len(whole))
 
     def close(self, *, whole: bool = True) -> None:
-        """Write what makes them files; ``whole`` is False where the edit failed, and only handles are to be freed."""
+        """Close all files and write the provenance; with ``whole`` False, after a failure, only close the files."""
         for writer in (*self._exact.values(), *self._tables.values()):
             if writer is not None:
                 writer.close()
@@ -144,7 +144,7 @@ class SideTableEdits:
 
 
 def _rows_of(item: SourceEpisode, name: str) -> pa.Table | None:
-    """An episode's rows of a side table; None where its block has none."""
+    """Read an episode's rows of a side table; None if its block has no such table."""
     block = int(item.source.files[item.index])
     if not (item.source.path / layout.of_block(layout.SIDE_PATH, block, table=name)).is_file():
         return None
@@ -185,7 +185,7 @@ def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool
 
 
 def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[str]) -> list[str]:
-    """Copy files that describe a whole folder if they are equal in all folders; return the skipped ones."""
+    """Copy the named files if they are equal in all folders; return the names of the others."""
     left: list[str] = []
     for name in names:
         contents = {path.read_bytes() if (path := source.path / name).is_file() else b"" for source in sources}
@@ -197,7 +197,7 @@ def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[
 
 
 def rows_match(path: Path, expected: int) -> None:
-    """Refuse a file of the result that has not the rows that were given to it.
+    """Check that a written Parquet file has the expected number of rows.
 
     Raises:
         DatasetError: names the file and both counts.
@@ -207,16 +207,16 @@ def rows_match(path: Path, expected: int) -> None:
             raise DatasetError(f"{path} has {file.metadata.num_rows} rows after writing; {expected} were given.")
 
 
-_MOST_EPISODES = 64  # of a block, as the writer's; what lies beside is found by its place in the block
+_MOST_EPISODES = 64  # per block, as in `DatasetWriter`
 _MOST_BYTES = 100_000_000  # of a data file, as LeRobot's data_files_size_in_mb
 
 
 @dataclass(frozen=True, kw_only=True)
 class EditPlan:
-    """Common settings of all blocks of a result.
+    """Settings that all blocks of an edited dataset share.
 
-    ``frames``: columns of the data files; ``carried``: columns of the episode table that come from the sources;
-    ``tables``: side tables; ``places``: location of each episode's images, by video feature.
+    ``frames``: columns of the data files; ``carried``: columns of the episode table that are copied from the sources;
+    ``tables``: schemas of the side tables; ``places``: location of each episode's images, by video feature.
     """
 
     frames: pa.Schema
@@ -227,10 +227,10 @@ class EditPlan:
 
 
 class BlockWriter:
-    """Writes one block after the other; a block ends when it is full, or before episodes of another kind.
+    """Writer of consecutive blocks; a block ends when it is full or when the next episode has other additional files.
 
-    Episodes of one kind have the same additional files: blocks of simulated ones have states, those of recorded ones
-    have logs, those of other programs have none.
+    Simulated episodes have states, recorded episodes have logs, and episodes of other programs have no additional
+    files.
     """
 
     def __init__(self, stage: Path, plan: EditPlan, totals: FrameTotals, pixels: PixelCounts) -> None:
@@ -245,11 +245,11 @@ class BlockWriter:
 
     @property
     def paths(self) -> list[Path]:
-        """The data files that were written."""
+        """Paths of the written data files."""
         return [self._stage / layout.of_block(layout.DATA_PATH, entry.block) for entry in self.entries]
 
     def add(self, item: SourceEpisode) -> None:
-        """Write one episode after those before it."""
+        """Append one episode."""
         data = self._prepare(item)
         frames = item.source.frames(item.index)
         tasks = self._tasks(item, frames)
@@ -271,7 +271,7 @@ class BlockWriter:
         self.episodes, self.frames = self.episodes + 1, self.frames + item.length
 
     def finish(self) -> None:
-        """Write what makes the last block whole."""
+        """Close the open block: write its rows of the episode table, and check its number of frames."""
         if self._data is None:
             return
         block = len(self.entries)
@@ -294,7 +294,7 @@ class BlockWriter:
             self._beside.close(whole=False)
 
     def _prepare(self, item: SourceEpisode) -> DataFile:
-        """The open block's data file, of a new block where the last is full or holds episodes of another kind."""
+        """Return the data file for an episode; start a new block if the open one is full or has other files."""
         kind = (*item.source.exact(item.index), "ours" if item.source.kept(item.index) else "")
         held = self._data
         if held is not None and kind == self._kind and len(self._rows) < _MOST_EPISODES and held.bytes <= _MOST_BYTES:
@@ -307,7 +307,7 @@ class BlockWriter:
         return held
 
     def _tasks(self, item: SourceEpisode, frames: pa.Table) -> Any:
-        """The new ``task_index`` of each frame; texts are numbered in order of first appearance."""
+        """Return the new ``task_index`` of each frame; task texts are numbered in order of first appearance."""
         names = {number: item.texts.get(text, text) for number, text in item.source.tasks.items()}
         for old in used_tasks(frames):
             if old in names:

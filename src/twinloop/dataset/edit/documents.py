@@ -1,4 +1,4 @@
-"""Write the metadata of a result: description, history, and the card."""
+"""Write the metadata of an edited dataset: LeRobot's metadata, the history of edits, and the dataset card."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _ENCODER_KEYS = (
 
 @dataclass(frozen=True, kw_only=True)
 class EditOperation:
-    """The requested operation: its name, its parameters, and details of its result."""
+    """The requested operation: its name and its parameters."""
 
     name: str
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -48,7 +48,7 @@ class EditOperation:
 def video_features(
     features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, anew: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the features with the current properties of their videos; ``anew`` are those with re-encoded frames."""
+    """Return the features with codec and size of the written videos; ``anew`` are those with re-encoded frames."""
     result = dict(features)
     for key, coding in codings.items():
         entry = dict(result[key])
@@ -63,7 +63,7 @@ def video_features(
 
 
 def _shape(entry: Mapping[str, Any], coding: CodecParameters) -> list[int]:
-    """Height, width and channels in the order that the feature has them."""
+    """Return the video's height, width and channels in the feature's own order."""
     sides = {"height": coding.height, "width": coding.width}
     names, shape = list(entry.get("names") or ["height", "width", "channels"]), list(entry["shape"])
     return [sides.get(str(name)) or int(old) for name, old in zip(names, shape, strict=True)]
@@ -77,7 +77,7 @@ def merged_spec(
     units: UnitMap | None,
     codings: Mapping[str, CodecParameters],
 ) -> DatasetSpec | None:
-    """What the result is, where twinloop wrote at least one of the sources; ``kept`` are the episodes of each."""
+    """Return the spec of the result, None if no source is from twinloop; ``kept`` are the episodes of each source."""
     specs = [source.reader.spec for source in sources if source.reader.ours]
     if not specs:
         return None
@@ -106,7 +106,7 @@ def _sized(camera: CameraSpec, coding: CodecParameters | None) -> CameraSpec:
 
 
 def _configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
-    """The configurations of the runs that the kept episodes are of, each by the hash that their provenance names."""
+    """Return the run configurations of the kept episodes, by the ``config_hash`` in their provenance."""
     found: dict[str, Any] = {}
     for source, indices in zip(sources, kept, strict=True):
         config = source.reader.spec.config if source.reader.ours else {}
@@ -121,7 +121,7 @@ def _configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> di
 
 @dataclass(frozen=True, kw_only=True)
 class EditMetadata:
-    """All that the metadata of a result is made of."""
+    """Content of the metadata files of an edited dataset."""
 
     name: str
     sources: Sequence[EditSource]
@@ -139,7 +139,7 @@ class EditMetadata:
 
 
 def write_documents(stage: Path, result: EditMetadata) -> None:
-    """Write the metadata of a folder in preparation, ``info.json`` last."""
+    """Write all metadata files to the temporary folder ``stage``, ``info.json`` last."""
     buffer = io.BytesIO()
     pq.write_table(tasks_table(list(result.tasks)), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
@@ -171,7 +171,7 @@ def _info(result: EditMetadata) -> dict[str, Any]:
 
 
 def _history(result: EditMetadata) -> dict[str, Any]:
-    """How the folder came about, with the histories of the folders that it was made of."""
+    """Return the content of ``twinloop/edit.json``: the operation and the edit history of each source."""
     rows = []
     for source in result.sources:
         before = source.path / EDIT

@@ -1,4 +1,4 @@
-"""The edits by name: select, delete, split, merge, retask, reencode, rebalance; each from folders to a new one."""
+"""Edit datasets into a new folder: select, delete, split, merge, retask, reencode and rebalance."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _AS_IS = EditSettings()
 
 
 def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write some episodes, in the order given; see `selection.chosen` for how they are named.
+    """Write the selected episodes in the given order; `selection.chosen` describes the formats of ``episodes``.
 
     Raises:
-        InputError: an episode that is not there or is given twice, or none at all.
+        InputError: an episode does not exist or is given twice, or there is none.
         DatasetError: see `writing.write_selection`.
     """
     opened = EditSource(source)
@@ -33,7 +33,7 @@ def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSe
 
 
 def delete(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes but some; raises as `select`."""
+    """Write all episodes except ``episodes``; raises the same errors as `select`."""
     opened = EditSource(source)
     gone = set(chosen(opened, episodes))
     if not gone:
@@ -53,22 +53,22 @@ def split(
     seed: int = 0,
     settings: EditSettings = _AS_IS,
 ) -> dict[str, EditResult]:
-    """Write the parts of a dataset as folders ``output/NAME``, all of them in one step.
+    """Split a dataset into folders ``output/NAME``; all appear at once or none.
 
     Args:
         source: the dataset.
         output: a missing or empty folder.
-        shares: of each part, between 0 and 1; drawn by ``seed``.
-        counts: numbers of episodes of each part instead; drawn by ``seed``.
-        lists: episodes of each part instead, named as in `select`.
+        shares: the share of each part, between 0 and 1; episodes are drawn at random.
+        counts: instead, the number of episodes of each part; episodes are drawn at random.
+        lists: instead, the episodes of each part, as in `select`.
         by: property with the same distribution in all parts: ``task``, ``success`` or any column, see
             `selection.groups`.
-        seed: of the draw.
+        seed: seed of the draw.
         settings: how to write.
 
     Raises:
-        InputError: none or several ways to split, shares beyond 1, more episodes than there are, an empty part, or an
-            episode in two parts.
+        InputError: not exactly one of shares, counts and lists; shares above 1, too many episodes, an empty part, or
+            an episode in two parts.
         DatasetError: see `writing.write_selection`.
     """
     opened = EditSource(source)
@@ -98,7 +98,7 @@ def split(
 
 
 def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes of several folders, one folder after the other.
+    """Write all episodes of several folders into one dataset, in the order of the folders.
 
     Raises:
         InputError: features, rates or codecs differ, or an episode is in two folders.
@@ -128,18 +128,18 @@ def retask(
     rename: Mapping[str, str] | None = None,
     settings: EditSettings = _AS_IS,
 ) -> EditResult:
-    """Write all episodes, some with another task text; these become children of the ones they were.
+    """Write all episodes and replace task texts; a changed episode gets a new id and the original as its parent.
 
     Args:
         source: the dataset.
         output: an absent or empty folder.
-        task: the new text of the chosen ``episodes`` (all of them where none are given).
-        episodes: named as in `select`.
-        rename: new texts by old ones, instead of ``task``.
+        task: the new text of ``episodes`` (by default of all episodes).
+        episodes: as in `select`.
+        rename: instead of ``task``, maps old texts to new ones.
         settings: how to write.
 
     Raises:
-        InputError: no new text, an old one that no episode has, or nothing that would change.
+        InputError: no new text, an old text that no episode has, or no text would change.
         DatasetError: see `writing.write_selection`.
     """
     if (task is None) == (rename is None):
@@ -163,7 +163,7 @@ def retask(
 
 
 def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write all episodes with re-encoded videos; all become children of the originals.
+    """Write all episodes with re-encoded videos; each gets a new id and the original as its parent.
 
     Raises:
         InputError: the dataset has no videos, or their images are not 8-bit colour.
@@ -188,7 +188,7 @@ def rebalance(
     repeat: bool = False,
     settings: EditSettings = _AS_IS,
 ) -> EditResult:
-    """Write episodes so that groups have equal or given shares, by leaving some out.
+    """Write episodes so that groups have equal or given shares; the surplus is left out.
 
     Args:
         sources: one or several datasets.
@@ -196,8 +196,8 @@ def rebalance(
         by: definition of groups: ``task``, ``success``, ``source`` or any column, see `selection.groups`.
         shares: of each group; equal by default. A group without a share is left out.
         seed: determines which episodes are left out.
-        repeat: keep all episodes of the largest group, and repeat episodes of the others. A repeated one is a child of
-            the original, so that ids are unique.
+        repeat: keep all episodes of the largest group and repeat episodes of the others. Each repetition gets its own
+            id and the original as its parent.
         settings: how to write.
 
     Returns:
@@ -256,7 +256,7 @@ def _once(source: EditSource, parts: Mapping[str, Sequence[int]]) -> None:
 
 
 def _new_texts(item: SourceEpisode, task: str | None, rename: Mapping[str, str] | None) -> dict[str, str]:
-    """The texts of an episode that change, by the old ones."""
+    """Return the changed task texts of an episode, old to new."""
     old = item.tasks
     new = {text: task if task is not None else (rename or {}).get(text, text) for text in old}
     if any(not text.strip() for text in new.values()):

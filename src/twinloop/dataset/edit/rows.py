@@ -1,4 +1,4 @@
-"""Compute the rows of episodes in a result: transforms, new ids and parents, and renumbered frames."""
+"""Compute the rows of an edited dataset: episode rows with new ids, parents and transforms, and renumbered frames."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from twinloop.dataset.lerobot.tables import content_hash
 
 @dataclass(frozen=True, kw_only=True)
 class SourceEpisode:
-    """Episode ``index`` of ``source``.
+    """An episode of a source folder, with the changes that an edit makes to it.
 
-    ``texts`` are new task texts by the old ones; ``transforms`` are what makes it another episode than the source's, in
-    order.
+    ``texts`` maps old task texts to new ones. ``transforms`` are the changes to its content, in order; with any, the
+    result is a new episode.
     """
 
     source: EditSource
@@ -37,18 +37,18 @@ class SourceEpisode:
 
     @property
     def length(self) -> int:
-        """Frames."""
+        """Number of frames."""
         return int(self.source.lengths[self.index])
 
     @property
     def tasks(self) -> list[str]:
-        """Its task texts as they will be, each once."""
+        """Task texts after the edit, without duplicates."""
         found = self.source.reader.row(self.index).get("tasks") or []
         return list(dict.fromkeys(self.texts.get(text, text) for text in found))
 
     @property
     def where(self) -> str:
-        """Names it in messages."""
+        """Description of the episode for messages."""
         return f"episode {self.index} of {self.source}"
 
 
@@ -58,7 +58,7 @@ _NOTHING = np.empty((0, 0))
 
 
 def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of the list of transforms of an episode."""
+    """Return one entry of an episode's list of transforms: name, version, parameters and their hash."""
     plain = dict(parameters)
     return {
         "name": name,
@@ -70,20 +70,20 @@ def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeRecord:
-    """What takes the place of an episode's record: the cells of the episode table, and our provenance if it had one."""
+    """New record of a changed episode: cells of the episode table, and the provenance if the source has one."""
 
     columns: Mapping[str, Any]
     provenance: Provenance | None
 
 
 def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: pa.Table) -> EpisodeRecord:
-    """The record of an episode that an edit changes.
+    """Return the record of a changed episode, with a new id and the source episode as its parent.
 
     Args:
-        item: with at least one transform.
-        record: the provenance of the source's episode, if it has one.
-        parent: what the source's episode is called.
-        frames: the source's frames.
+        item: an episode with at least one transform.
+        record: the provenance of the source episode, if any.
+        parent: the id of the source episode.
+        frames: the frames of the source episode.
     """
     new = [dict(one) for one in item.transforms]
     if record is None:
@@ -108,13 +108,13 @@ def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: p
 
 
 def _content(frames: pa.Table) -> bytes:
-    """What the frames hold, but for their numbers in the dataset."""
+    """Return actions and states of the frames as bytes, for a hash that does not depend on frame indices."""
     names = [name for name in ("action", "observation.state") if name in frames.column_names]
     return b"".join(numbers(frames[name], where=name).astype("<f8").tobytes() for name in names)
 
 
 def _episode(item: SourceEpisode, record: Provenance, frames: pa.Table) -> SimEpisode:
-    """The episode as it is stored, for the name of its content."""
+    """Return the stored episode as a `SimEpisode`, for its content hash."""
     reader = item.source.reader
     simulated = any("states" in template for template in item.source.exact(item.index))
 
@@ -138,7 +138,7 @@ _MADE_SERIES = ("data/", "videos/", "meta/episodes/")
 
 
 def is_made(name: str, numeric: Sequence[str]) -> bool:
-    """Return whether a column is computed again in every edit; ``numeric`` are the features with statistics."""
+    """Return whether every edit computes a column of the episode table again; ``numeric`` are the numeric features."""
     if name in _MADE or name.startswith(_MADE_SERIES):
         return True
     return name.startswith("stats/") and name.removeprefix("stats/").rpartition("/")[0] in numeric
@@ -146,7 +146,7 @@ def is_made(name: str, numeric: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class BlockRow:
-    """One episode of a block: its new cells by column, its statistics, and cells that replace the source's."""
+    """One row of the episode table: computed cells, statistics, and cells that replace those of the source."""
 
     item: SourceEpisode
     made: Mapping[str, Any]
@@ -155,11 +155,11 @@ class BlockRow:
 
 
 def block_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
-    """The episode rows of one block.
+    """Build the episode table of one block.
 
     Args:
-        rows: in order.
-        carried: the columns that are taken over from the sources, over all of them.
+        rows: the rows, in order.
+        carried: the columns that are copied from the sources.
     """
     after = [name for name in rows[0].made if name.startswith("meta/episodes/")]
     columns: dict[str, Any] = {}
@@ -187,7 +187,7 @@ def _cells(name: str, values: Sequence[Any]) -> pa.Array:
 
 
 def _carried(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
-    """The sources' cells, empty where a source has no such column."""
+    """Read the copied columns from the sources; null if a source does not have the column."""
     parts, at = [], 0
     while at < len(items):
         source = items[at].source
@@ -204,11 +204,11 @@ def _carried(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
 
 
 _NUMBERS = ("float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "bool")
-_CELLS_AT_ONCE = 1 << 22  # numbers in memory while quantiles are counted: 16 MB of float32; our choice
+_CELLS_AT_ONCE = 1 << 22  # numbers in memory while quantiles are computed: 16 MB of float32; our choice
 
 
 def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
-    """Features that have statistics of their numbers, and how many numbers a frame has of each."""
+    """Return the numeric features, each with its number of values per frame."""
     return {
         key: int(np.prod(entry.get("shape") or [1]))
         for key, entry in features.items()
@@ -217,7 +217,7 @@ def numeric_features(features: Mapping[str, Any]) -> dict[str, int]:
 
 
 def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
-    """Return the columns of each feature in an array of all features."""
+    """Return the column slice of each feature in a matrix that stacks all features."""
     ends = np.cumsum(list(widths.values()))
     return {key: slice(int(end - width), int(end)) for (key, width), end in zip(widths.items(), ends, strict=True)}
 
@@ -225,14 +225,14 @@ def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
 def placed_frames(
     table: pa.Table, schema: pa.Schema, *, index: int, start: int, tasks: NDArray[np.int64], where: str
 ) -> pa.Table:
-    """Return one episode's frames as rows of the result.
+    """Return one episode's frames with the indices and column types of the result.
 
     Args:
         schema: the columns of the result.
         index: the episode's new ``episode_index``.
         start: the new ``index`` of its first frame.
         tasks: the new ``task_index`` of each frame.
-        where: names the episode in messages.
+        where: the episode, for messages.
 
     Raises:
         DatasetError: a column cannot be converted to its type in the result.
@@ -256,10 +256,10 @@ def placed_frames(
 
 
 def matrix(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[str, NDArray[Any]]:
-    """The numbers of some features, ``(T, width)`` of the type that they are stored in.
+    """Return the values of some features as arrays ``(T, width)``, with their stored types.
 
     Raises:
-        DatasetError: empty cells, rows of other lengths, or something that is no finite number; names the frame.
+        DatasetError: empty cells, another number of values than the shape, or a value that is not finite.
     """
     found: dict[str, NDArray[Any]] = {}
     for name, width in widths.items():
@@ -294,12 +294,12 @@ def _flat(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
 
 
 def side_by_side(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
-    """All features of an episode in one matrix ``(T, columns)``."""
+    """Stack all features of an episode in one float64 matrix ``(T, columns)``."""
     return np.hstack([values.astype(np.float64) for values in columns.values()])
 
 
 def chunks_of(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
-    """The numbers of data files, a bounded number of rows at a time."""
+    """Yield feature arrays of data files, a bounded number of rows at a time."""
     rows = max(1, _CELLS_AT_ONCE // max(1, sum(widths.values())))
     for path in paths:
         with open_parquet(path) as file:
@@ -316,10 +316,10 @@ def chunks_of(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict
 def remapped_tasks(
     table: pa.Table, names: Mapping[int, str], numbers: Mapping[str, int], *, where: str
 ) -> NDArray[np.int64]:
-    """The new ``task_index`` of each frame: the same texts, numbered as in the result.
+    """Return the new ``task_index`` of each frame; ``names`` are texts by old index, ``numbers`` new indices by text.
 
     Raises:
-        DatasetError: a frame names a task that the folder's table has not.
+        DatasetError: a frame has a ``task_index`` that the source's task table does not have.
     """
     old = table["task_index"].to_numpy().astype(np.int64)
     found, inverse = np.unique(old, return_inverse=True)
@@ -330,12 +330,12 @@ def remapped_tasks(
 
 
 def used_tasks(table: pa.Table) -> list[int]:
-    """The task numbers of some frames, in order of first appearance."""
+    """Return the task indices of some frames, in order of first appearance."""
     return pc.unique(table["task_index"].combine_chunks()).to_pylist()
 
 
 class DataFile:
-    """A data file of the result being written, one row group per episode."""
+    """Open data file of the result, with one row group per episode; ``bytes`` is its size in memory so far."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -348,5 +348,5 @@ class DataFile:
         self.bytes += table.nbytes
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write the Parquet footer and close the file."""
         self._writer.close()

@@ -1,4 +1,4 @@
-"""Choose episodes as a person means them: by number, range, id or group, or by shares that a seed draws exactly."""
+"""Select episodes by index, range or id, group them, and draw random subsets with exact shares."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _ID = re.compile(r"[0-9a-f]{8,64}")
 
 
 def chosen(source: EditSource, choice: Choice) -> list[int]:
-    """The ``episode_index`` of each chosen episode, in the order given.
+    """Return the ``episode_index`` of each selected episode, in the given order.
 
     Args:
-        choice: ``episode_index``, ranges (``0:10`` without 10, ``40:``, ``0-9`` with 9) and episode ids or their
-            beginnings of at least eight characters, as a list or with commas between them.
+        choice: a list or a comma-separated text of ``episode_index``, ranges (``0:10`` without 10, ``40:``, ``0-9``
+            with 9) and episode ids, which may be cut to their first eight or more characters.
 
     Raises:
-        InputError: an episode beyond the end, an id that none or several have, or something else.
+        InputError: no such episode, an id that matches no or several episodes, or a text of another format.
     """
     parts = choice.split(",") if isinstance(choice, str) else choice
     found: list[int] = []
@@ -88,11 +88,11 @@ def _said(value: Any) -> str:
 
 
 _STREAM = "edit/shares"
-_WHOLE = 1e-9  # how far shares may sum beyond 1: their rounding as floats
+_WHOLE = 1e-9  # tolerance for rounding errors in sums of shares
 
 
 def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
-    """Whole numbers nearest to ``count · share`` that sum to ``count · sum(shares)``, rounded (Hamilton's method)."""
+    """Round each ``count · share`` to an integer so that the sum is ``count · sum(shares)`` (Hamilton's method)."""
     exact = [count * share for share in shares]
     result = [math.floor(value + _WHOLE) for value in exact]
     left = round(sum(exact)) - sum(result)
@@ -103,7 +103,7 @@ def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
 
 
 def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
-    """Shares as they are.
+    """Check shares and return them as a dict.
 
     Raises:
         InputError: one is not between 0 and 1, or they sum to more than 1.
@@ -117,12 +117,12 @@ def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
 
 
 def parted(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> dict[str, list[int]]:
-    """Episodes into parts, so that the sizes are right altogether and, within one episode or two, in every group.
+    """Split episodes at random into parts with exact sizes; in each group the shares hold within one or two episodes.
 
     Args:
-        groups: what each episode is; one and the same for all where nothing is to be balanced.
-        shares: of each part.
-        seed: which episodes go where follows from it.
+        groups: the group of each episode; the same for all without stratification.
+        shares: the share of each part.
+        seed: seed of the draw.
 
     Returns:
         The episodes of each part, ascending.
@@ -151,17 +151,17 @@ def parted(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> 
 
 
 def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed: int, repeat: bool) -> list[int]:
-    """How often each episode is in a balanced result: 0 or 1, and more where ``repeat`` allows it.
+    """Return how often each episode occurs in a balanced result: 0 or 1, or more with ``repeat``.
 
     Args:
-        groups: what each episode is.
-        shares: of each group in the result; equal ones where none are given.
-        seed: which episodes are left out or repeated follows from it.
-        repeat: keep all episodes of the group that there is most of for its share, and repeat those of the others;
-            else as many as the scarcest group allows, and none twice.
+        groups: the group of each episode.
+        shares: the share of each group in the result; by default equal.
+        seed: seed of the draw of the episodes that are left out or repeated.
+        repeat: keep all episodes of the group that is largest relative to its share, and repeat episodes of the
+            others. Otherwise the group that is smallest relative to its share sets the size, and no episode repeats.
 
     Raises:
-        InputError: shares for groups that are not there, or that do not sum to 1.
+        InputError: shares of unknown groups, shares that do not sum to 1, or no episode remains.
     """
     members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
     wanted = _of_groups(members, shares)

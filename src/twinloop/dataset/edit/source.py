@@ -1,4 +1,4 @@
-"""A dataset folder that an edit takes episodes from: whole rows of its episode table, its frames and its tasks."""
+"""Read a source folder of an edit: rows of the episode table with all columns, frames, tasks and video locations."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_c
 from twinloop.dataset.lerobot.reader import DatasetReader
 
 _EXACT = (layout.STATES_PATH, layout.LOGS_PATH)
-_TASK_COLUMNS = ("__index_level_0__", "task")  # the first where pandas named no index, the second where it did
+_TASK_COLUMNS = ("__index_level_0__", "task")  # name of the index column in pandas: unnamed, or named
 
 
 class EditSource:
-    """One folder, open for an edit; everything is read at first access.
+    """One source folder of an edit; data are read at first access.
 
     Raises:
         DatasetError: it is not a LeRobot v3.0 dataset, or its metadata contradicts itself.
@@ -47,16 +47,16 @@ class EditSource:
 
     @property
     def without(self) -> list[str]:
-        """Features of the folder that are not carried over; see `keep`."""
+        """Features of the folder that are excluded by `keep`."""
         return [key for key in self.reader.info["features"] if key not in self.features]
 
     def keep(self, names: Collection[str]) -> None:
-        """From now on have these of its features only."""
+        """Limit `features` to the given names."""
         features = {key: entry for key, entry in self.features.items() if key in names}
         self.info = {**self.info, "features": features}
 
     def keys(self, dtype: str) -> list[str]:
-        """Features of one type: ``video`` or ``image``."""
+        """Return the names of the features of one type: ``video`` or ``image``."""
         return [key for key, entry in self.features.items() if entry.get("dtype") == dtype]
 
     @functools.cached_property
@@ -78,7 +78,7 @@ class EditSource:
 
     @functools.cached_property
     def columns(self) -> pa.Schema:
-        """The columns of the episode table, over all its files."""
+        """Schema of the episode table, unified over its files."""
         schemas = []
         for path in self._episode_files:
             with open_parquet(path) as file:
@@ -86,7 +86,7 @@ class EditSource:
         return pa.unify_schemas(schemas, promote_options="permissive") if schemas else pa.schema([])
 
     def rows(self, indices: Sequence[int]) -> pa.Table:
-        """Whole rows of the episode table, statistics included, in the given order."""
+        """Return rows of the episode table with all columns, statistics included, in the given order."""
         places = [self._row_places[index] for index in indices]
         tables, order = [], np.empty(len(places), dtype=np.int64)
         for file in sorted({file for file, _ in places}):
@@ -96,10 +96,10 @@ class EditSource:
         return pa.concat_tables(tables, promote_options="permissive").take(pa.array(order))
 
     def frames(self, index: int) -> pa.Table:
-        """All columns of one episode's frames.
+        """Return the frames of one episode with all columns.
 
         Raises:
-            DatasetError: the data file is missing or damaged, or holds another episode there.
+            DatasetError: the data file is missing or damaged, or these rows belong to another episode.
         """
         file, start, length = int(self.files[index]), int(self._starts[index]), int(self.lengths[index])
         path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(file))
@@ -115,24 +115,24 @@ class EditSource:
 
     @functools.cached_property
     def schema(self) -> pa.Schema:
-        """The columns of the frames, as the first data file has them."""
+        """Schema of the frames, from the data file of the first episode."""
         path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.files[0])))
         with open_parquet(path) as file:
             return file.schema_arrow
 
     @functools.cached_property
     def lengths(self) -> NDArray[np.int64]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         return self.reader.lengths
 
     @functools.cached_property
     def files(self) -> NDArray[np.int64]:
-        """The data file of each episode; in our own datasets the block as well."""
+        """Number of each episode's data file; in twinloop's datasets it is also the block."""
         return self._numbered("data")
 
     @functools.cached_property
     def positions(self) -> NDArray[np.int64]:
-        """The place of each episode among those of its data file."""
+        """Position of each episode within its data file."""
         order = np.argsort(self.files, kind="stable")
         ordered = self.files[order]
         first = np.searchsorted(ordered, ordered, side="left")
@@ -141,20 +141,20 @@ class EditSource:
         return result
 
     def video_files(self, key: str) -> NDArray[np.int64]:
-        """The video file of each episode."""
+        """Return the number of each episode's video file."""
         return self._numbered(f"videos/{key}")
 
     def video_path(self, key: str, file: int) -> Path:
-        """One video file; refused where it leaves the folder."""
+        """Return the path of a video file; raises DatasetError if it is outside the folder."""
         values = {**layout.chunk_and_file(file), "video_key": key}
         return layout.inside(self.path, self.info["video_path"], values)
 
     def video_starts(self, key: str) -> NDArray[np.float64]:
-        """When each episode begins in its video file, in s."""
+        """Return the start time of each episode in its video file, in s."""
         return self._column(f"videos/{key}/from_timestamp").astype(np.float64)
 
     def exact(self, index: int) -> tuple[str, ...]:
-        """Return the templates of twinloop's exact files with this episode; empty for an episode of another program."""
+        """Return the path templates of the state or log files with this episode; empty for other programs' episodes."""
         if not self.reader.ours or self.reader.appended(index):
             return ()
         block = int(self.files[index])
@@ -166,12 +166,12 @@ class EditSource:
 
     @functools.cached_property
     def ids(self) -> list[str]:
-        """The id of each episode, empty where none is recorded."""
+        """Recorded id of each episode, empty if none is recorded."""
         names = self.columns.names
         return self.reader.episode_ids if "provenance/episode_id" in names else [""] * len(self)
 
     def name_of(self, index: int) -> str:
-        """The id of an episode: the one that is recorded, or that a catalog gives it as a real one."""
+        """Return the recorded id of an episode, else its content id as a real episode, as in the catalog."""
         return self.ids[index] or self._content_names[index]
 
     @functools.cached_property
@@ -179,10 +179,10 @@ class EditSource:
         return content_ids(self.path, self.info, self._every, "real")
 
     def column(self, name: str) -> list[Any]:
-        """One column of the episode table.
+        """Return one column of the episode table.
 
         Raises:
-            InputError: there is none of that name.
+            InputError: there is no such column.
         """
         if name not in self.columns.names:
             plain = [one for one in self.columns.names if not one.startswith(("stats/", "videos/", "data/", "meta/"))]
@@ -215,7 +215,7 @@ class EditSource:
 
     @functools.cached_property
     def _starts(self) -> NDArray[np.int64]:
-        """The row of its data file at which each episode begins."""
+        """First row of each episode in its data file."""
         begins = self._column("dataset_from_index").astype(np.int64)
         files, inverse = np.unique(self.files, return_inverse=True)
         first = np.full(len(files), np.iinfo(np.int64).max)
@@ -247,10 +247,10 @@ def _whole(path: Path) -> pa.Table:
 
 
 class _FrameFiles:
-    """Rows of data files, of which one stays open and its last row group in memory.
+    """Reader of rows of data files that keeps the last file open and its last row group in memory.
 
-    Files that were converted from version 2.1 have all their episodes in one row group: reading it once for each
-    episode would cost the square of their number.
+    Files converted from version 2.1 have all episodes in one row group; reading it again for every episode would take
+    quadratic time.
     """
 
     def __init__(self) -> None:
@@ -280,7 +280,7 @@ class _FrameFiles:
             return self._file
         self.close()
         with open_parquet(path):
-            pass  # refuses what cannot be opened, by name
+            pass  # raises an error that names a file that cannot be opened
         self._path, self._file = path, pq.ParquetFile(path)
         meta = self._file.metadata
         self._ends = np.cumsum([meta.row_group(i).num_rows for i in range(meta.num_row_groups)]).astype(np.int64)

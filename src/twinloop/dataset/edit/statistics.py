@@ -1,4 +1,4 @@
-"""Compute the statistics of a result, exact over all of its frames, and count pixels where sources do not add up."""
+"""Compute the statistics of an edited dataset: exact over all frames, and pixel counts of sampled images."""
 
 from __future__ import annotations
 
@@ -37,21 +37,21 @@ _POOLED = ("min", "max", "mean", "std", "count")
 
 @dataclass(kw_only=True)
 class FrameTotals:
-    """Sums over the frames that were written so far; ``widths`` are the numeric features and their numbers a frame."""
+    """Statistics over the frames written so far; ``widths`` is the number of values per frame of each feature."""
 
     widths: Mapping[str, int]
     moments: Moments | None = None
     pictures: dict[str, PooledImageStatistics] = field(default_factory=dict)
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
-        """Count one episode in; returns its own ``stats/*`` columns."""
+        """Add one episode; return its own ``stats/*`` columns."""
         values = side_by_side(columns)
         own = Moments.of(values)
         self.moments = own if self.moments is None else self.moments.merge(own)
         return statistics_columns(column_slices(self.widths), [values])
 
     def stats(self, paths: Sequence[Path], features: Mapping[str, Any]) -> dict[str, Any]:
-        """The content of ``stats.json``, quantiles counted over the written data files."""
+        """Return the content of ``stats.json``; the quantiles are computed from the data files ``paths``."""
         if self.moments is None:
             return {}
         slices = column_slices(self.widths)
@@ -65,7 +65,7 @@ class FrameTotals:
         return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
 
     def _wide(self, where: slice) -> bool:
-        """Return whether some values do not fit into 32 bits."""
+        """Return whether some whole numbers do not fit into 32 bits."""
         return self.moments is not None and (
             self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
         )
@@ -79,9 +79,8 @@ def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
 class PooledImageStatistics:
     """Image statistics of one camera over all episodes.
 
-    Extremes, mean and standard deviation follow exactly from those of the episodes, which were computed before
-    encoding.
-    Quantiles do not: they are counted over pixels.
+    Extremes, mean and standard deviation are merged exactly from those of the episodes, which were computed before
+    encoding. Quantiles cannot be merged; they come from pixel counts.
     """
 
     moments: Moments | None = None
@@ -89,7 +88,7 @@ class PooledImageStatistics:
     complete: bool = True
 
     def add(self, row: Mapping[str, Any]) -> None:
-        """Count one episode in, from its own statistics by name; None where it has none."""
+        """Add the statistics of one episode, by name; if one is missing, the totals become incomplete."""
         if any(row.get(name) is None for name in _POOLED):
             self.complete = False
             return
@@ -107,13 +106,13 @@ class PooledImageStatistics:
         )
 
     def stats(self) -> dict[str, Any]:
-        """The camera's entry of ``stats.json``."""
+        """Return the camera's entry of ``stats.json``."""
         counted = image_stats(self.pixels.histogram, self.pixels.sampled) if self.pixels and self.pixels.sampled else {}
         if self.moments is None or not self.complete:
             return counted
         whole = column_stats(self.moments, {})
         pooled = {name: [[[value]] for value in whole[name]] for name in _POOLED[:4]}
-        # Coded pixels may lie beyond those that were there before.
+        # Pixels decoded from a lossy video may exceed the extremes before encoding.
         low, high = self.moments.low, self.moments.high
         inside = {name: np.clip(np.ravel(counted[name]), low, high) for name in QUANTILES if name in counted}
         levels = {name: [[[value]] for value in values.tolist()] for name, values in inside.items()}
@@ -124,9 +123,10 @@ _NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
 def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | None:
-    """The pixel counts of the sources of one camera, if together they are those of the result.
+    """Return the stored pixel counts of the sources for one camera, if they add up to those of the result.
 
-    They are where every source keeps its counts, has all of its episodes in the result, and each once.
+    This requires that every source has stored counts and that each of its episodes is in the result exactly once.
+    Otherwise None.
     """
     taken: dict[int, tuple[EditSource, list[int]]] = {}
     for item in items:
@@ -144,10 +144,10 @@ def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | 
 
 
 def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
-    """Return pixel counts of evenly spaced images of one episode in a video.
+    """Count pixels of evenly spaced images of one episode in a video file.
 
     Raises:
-        DatasetError: the file is damaged or has no image at one of the times; names both.
+        DatasetError: the file is damaged or has no image at one of the times.
     """
     chosen = sample_indices(length)
     histogram = np.zeros((3, 256), dtype=np.int64)
@@ -157,7 +157,7 @@ def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> Cam
 
 
 def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
-    """Yield single images at ascending times, each from the previous key frame unless continuing is faster."""
+    """Yield the images at ascending times in s, each decoded from the key frame before it."""
     import av
 
     try:
@@ -180,7 +180,7 @@ def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDAr
 
 
 def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
-    """Return pixel counts of evenly spaced images in a column; None if it holds paths instead of images."""
+    """Count pixels of evenly spaced images in a table column; None if the cells have no encoded images."""
     chosen = sample_indices(len(column))
     cells = column.take(pa.array(chosen)).to_pylist()
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
@@ -192,11 +192,10 @@ def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
 
 
 class PixelCounts:
-    """Image statistics of every episode of a result, for its rows and for the whole result.
+    """Image statistics of the episodes of an edited dataset and of the whole dataset.
 
-    An episode whose images are copied keeps the source's statistics. Missing ones are computed: all of them if images
-    were re-encoded or the source has none, and only the pixel counts if just the quantiles of the whole result are
-    missing.
+    Episodes with copied images keep the source's statistics. If images were re-encoded, or if the stored pixel counts
+    of the sources do not add up to those of the result, pixels of sampled images are counted.
     """
 
     def __init__(
@@ -208,7 +207,7 @@ class PixelCounts:
         columns: Sequence[str],
         fps: Fraction,
     ) -> None:
-        """``columns`` are the names of the episode table's columns that come from the sources."""
+        """Load stored pixel counts; ``columns`` are the copied columns of the episode table."""
         self._stage, self._cameras, self._fps = stage, cameras, fps
         self._encoded = {key: set(files.encoded) for key, files in cameras.items()}
         self.pooled = {key: PooledImageStatistics() for key in (*cameras, *images)}
@@ -222,7 +221,7 @@ class PixelCounts:
                 self._counted.add(key)
 
     def of(self, at: int, item: SourceEpisode, frames: pa.Table) -> dict[str, Any]:
-        """The ``stats/*`` cells of episode ``at`` that are not the source's any more."""
+        """Count pixels of episode ``at`` where needed; return its ``stats/*`` cells that replace the source's."""
         cells: dict[str, Any] = {}
         for key in self.pooled:
             counts = self._count(key, at, item, frames) if key in self._counted else None
@@ -235,7 +234,7 @@ class PixelCounts:
         return cells
 
     def pool(self, rows: pa.Table) -> None:
-        """Count the finished rows of a block in."""
+        """Add the image statistics in the finished episode rows of a block."""
         for key, pooled in self.pooled.items():
             names = [name for name in rows.column_names if name.startswith(f"stats/{key}/")]
             for row in rows.select(names).to_pylist() if names else [{}] * len(rows):

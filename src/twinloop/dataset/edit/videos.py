@@ -1,4 +1,4 @@
-"""Write the videos of a result: link whole files, copy packets, and re-encode frames only if necessary."""
+"""Write the videos of an edited dataset: link whole files, copy packets, and re-encode frames only if necessary."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _MOST_BYTES = 200_000_000  # of a file, as LeRobot's video_files_size_in_mb
 
 @dataclass(frozen=True, kw_only=True)
 class VideoLocation:
-    """Where an episode's frames are in the result: the number of the video file, and when they begin in it."""
+    """Location of an episode's frames in the result: number of the video file, and start time in it in s."""
 
     file: int
     start_s: float
@@ -40,24 +40,24 @@ class VideoLocation:
 
 @dataclass(kw_only=True)
 class CameraFiles:
-    """One camera's files: a place for each item, their coding, and how each episode came there."""
+    """Written video files of one camera: location of each episode, codec, and counts of linked and copied episodes."""
 
     key: str
     places: list[VideoLocation] = field(default_factory=list)
     coding: CodecParameters | None = None
     linked: int = 0
     copied: int = 0
-    encoded: list[int] = field(default_factory=list)  # items whose pictures are not the source's bits any more
-    forced: int = 0  # of those, the ones that could not be cut out
-    encoding: Encoding | None = None  # how frames are encoded where they must be
+    encoded: list[int] = field(default_factory=list)  # positions of the re-encoded episodes
+    forced: int = 0  # number of those whose packets could not be copied
+    encoding: Encoding | None = None  # settings for re-encoding
 
 
 @dataclass(frozen=True, kw_only=True)
 class PixelEdits:
-    """Settings for videos.
+    """Settings for the videos of an edit.
 
-    ``encoding``: settings for frames that must be encoded; ``everything``: encode all of them. ``link``: share whole
-    files with the source by hard links if the file system supports them, instead of copying them.
+    ``encoding``: codec settings for frames that must be encoded; ``everything``: re-encode all frames. ``link``:
+    hard-link whole files to the source's files if the file system supports it, instead of copying them.
     """
 
     encoding: Encoding | None = None
@@ -68,10 +68,10 @@ class PixelEdits:
 def write_camera(
     stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
 ) -> CameraFiles:
-    """Write the files of one camera into a folder in preparation.
+    """Write the video files of one camera to the temporary folder ``stage``.
 
     Raises:
-        InputError: the sources have several codecs and no codec was chosen; names them.
+        InputError: the sources have several codecs and no codec was selected; names them.
         DatasetError: a source's file is damaged or lacks frames; names it.
     """
     work = _CameraWriter(stage, key, items, pixels, fps)
@@ -83,7 +83,7 @@ def write_camera(
 
 
 def codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParameters]:
-    """How every file that the items need of one camera is coded."""
+    """Return the codec parameters of each video file of one camera that the episodes use."""
     found: dict[Path, CodecParameters] = {}
     for item in items:
         path = item.source.video_path(key, int(item.source.video_files(key)[item.index]))
@@ -95,7 +95,7 @@ def codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParamet
 
 
 class _CameraWriter:
-    """Writer of one camera: the open file, the reader of the last source, and counts so far."""
+    """Writer of one camera's video files; keeps the open output file and the last source file."""
 
     def __init__(
         self, stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
@@ -135,7 +135,7 @@ class _CameraWriter:
         self._scratch.cleanup()
 
     def _chosen(self, key: str) -> Encoding:
-        """How frames of this camera are encoded where they must be."""
+        """Return the settings for re-encoding: the caller's, else the sources' codec; several raise InputError."""
         if self._pixels.encoding is not None:
             return self._pixels.encoding
         kinds = {(coding.codec, coding.pix_fmt) for coding in self._codings.values()}
@@ -169,7 +169,7 @@ class _CameraWriter:
         return float(item.source.video_starts(self.result.key)[item.index])
 
     def _anew(self, at: int) -> bool:
-        """Whether an episode's frames are to be encoded, whether or not its packets could be cut out."""
+        """Return whether an episode must be re-encoded by the settings, even if its packets could be copied."""
         coding = self._codings[self._path(at)]
         wanted = self._pixels.encoding
         if wanted is None or self._pixels.everything:
@@ -194,7 +194,7 @@ class _CameraWriter:
         return target
 
     def _whole_file(self, at: int) -> int:
-        """Return the number of items from here on that are exactly the episodes of one video file, in order; else 0."""
+        """Return the number of episodes in a video file if the next items are exactly these, in order; else 0."""
         item, key = self._items[at], self.result.key
         files = item.source.video_files(key)
         members = np.flatnonzero(files == files[item.index])
@@ -250,7 +250,7 @@ class _CameraWriter:
         self.result.places.append(VideoLocation(file=self._number, start_s=float(out.add(cut) / self._fps)))
 
     def _finish(self) -> None:
-        """Close the open file, and count its frames."""
+        """Close the open file, and check its number of frames."""
         if self._out is None:
             return
         out, self._out = self._out, None

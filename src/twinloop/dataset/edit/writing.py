@@ -1,4 +1,4 @@
-"""Any episodes of several folders into one new folder: what every edit comes down to."""
+"""Write any episodes of several folders to one new folder; all edits use this module."""
 
 from __future__ import annotations
 
@@ -56,10 +56,10 @@ class EditSettings:
 
     Attributes:
         pixels: settings for videos.
-        same_units: the joint columns of all folders have the same units, whether declared or not.
-        common: keep only the features that all folders have, instead of refusing folders with different features.
+        same_units: the caller states that the joint columns of all folders have the same units.
+        common: keep only the features that all folders have; otherwise different features are an error.
         leave_out: side tables that are not copied.
-        twice: what to do with an episode that is given twice: refuse it, or keep the first.
+        twice: ``refuse`` an episode that is given twice, or keep the ``first``.
     """
 
     pixels: PixelEdits = field(default_factory=PixelEdits)
@@ -73,8 +73,8 @@ class EditSettings:
 class EditResult:
     """Result of an edit.
 
-    ``videos`` counts for each camera the episodes that were linked with their whole file, copied packet by packet, and
-    re-encoded; ``notes`` are remarks for people, ``details`` further results of the operation.
+    ``videos`` has for each camera the numbers of episodes whose video was ``linked`` as a whole file, ``copied`` as
+    packets, or ``encoded`` again. ``notes`` are remarks for the user, ``details`` further results of the operation.
     """
 
     output: Path
@@ -86,7 +86,7 @@ class EditResult:
     details: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         return {
             "output": str(self.output),
             "episodes": self.episodes,
@@ -109,21 +109,20 @@ def write_selection(
 ) -> EditResult:
     """Write episodes of any folders into one new folder, in the given order.
 
-    Ids, provenance, states, logs and side tables are copied; statistics are those of all frames of the result. Images
-    are
-    not decoded: whole video files are linked, packets of single episodes are copied.
+    Ids, provenance, states, logs and side tables are copied; statistics are computed over all frames of the result.
+    Images are not decoded: whole video files are linked, packets of single episodes are copied.
 
     Args:
         sources: folder and ``episode_index`` of each episode.
         output: a missing or empty folder.
-        codec: of the result (h264, av1, hevc), if the folders' codecs differ; other videos are re-encoded, and their
-            episodes become children of the originals.
-        same_units: the joint columns have the same units in all folders, whether declared or not.
+        codec: codec of the result (h264, av1, hevc), needed if the folders' codecs differ; other videos are re-encoded,
+            and their episodes get new ids with the originals as parents.
+        same_units: the caller states that the joint columns have the same units in all folders.
         common: keep only the features that all folders have; the result names the others.
         link: share whole video files with the sources by hard links if possible; else they are copied.
 
     Raises:
-        InputError: no episode, one beyond the end or given twice, features that differ, or several codecs.
+        InputError: no episode, an episode that does not exist or is given twice, different features, or several codecs.
         UnitsError: the folders' units differ, or only some declare them.
         DatasetError: a source is damaged, the output exists or is inside a dataset, or the disk is full.
         DatasetLockedError: another writer has the output open.
@@ -143,14 +142,14 @@ def write_selection(
 def write_items(
     items: Sequence[SourceEpisode], output: Path | str, settings: EditSettings, operation: EditOperation
 ) -> EditResult:
-    """Write one new folder; see `write_selection`."""
+    """Write episodes to one new folder; raises the same errors as `write_selection`."""
     return write_parts({"": items}, output, settings, operation)[""]
 
 
 def write_parts(
     parts: Mapping[str, Sequence[SourceEpisode]], output: Path | str, settings: EditSettings, operation: EditOperation
 ) -> dict[str, EditResult]:
-    """Write one folder, or several by name below one; all of them are seen at once, or none."""
+    """Write the dataset ``output/NAME`` of each part (``output`` itself for an empty name); all appear or none."""
     path = Path(output).absolute()
     checked = {name: _checked(items, settings, name) for name, items in parts.items()}
     with _new_folder(path, [item for items in checked.values() for item in items]) as stage:
@@ -184,7 +183,7 @@ def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
 
 
 def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
-    """Return the items to write, after checks.
+    """Check the episodes and return those to write, without duplicates.
 
     Raises:
         InputError: there are none, one does not exist or occurs twice, or the folders' features differ.
@@ -220,13 +219,13 @@ def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) 
 def _write(
     stage: Path, output: Path, items: Sequence[SourceEpisode], settings: EditSettings, operation: EditOperation
 ) -> EditResult:
-    """Write one dataset into a folder in preparation."""
+    """Write one dataset to the temporary folder ``stage``."""
     work = _EditRun(stage, output, items, settings, operation)
     return work.write()
 
 
 class _EditRun:
-    """One dataset on its way."""
+    """Writer of one edited dataset."""
 
     def __init__(
         self,
@@ -284,7 +283,7 @@ class _EditRun:
         )
 
     def _videos(self) -> dict[str, CameraFiles]:
-        """Write the videos; episodes with re-encoded images become children."""
+        """Write the videos; add a transform to the episodes that were re-encoded."""
         cameras: dict[str, CameraFiles] = {}
         for key in self.sources[0].keys("video"):
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
@@ -304,7 +303,7 @@ class _EditRun:
         return cameras
 
     def _with_children(self, carried: pa.Schema) -> pa.Schema:
-        """The carried columns with those that a changed episode needs."""
+        """Return the copied columns, plus those for id, parents and transforms if any episode has changed."""
         if any(item.transforms for item in self.items):
             for name in (ID, PARENTS, TRANSFORMS):
                 if name not in carried.names:
@@ -361,7 +360,7 @@ class _EditRun:
         )
 
     def _verify(self, blocks: BlockWriter) -> None:
-        """Read the written folder as any reader would."""
+        """Read the written folder and check its numbers of episodes and frames."""
         reader = DatasetReader(self.stage)
         if len(reader) != blocks.episodes or int(reader.lengths.sum()) != blocks.frames:
             raise DatasetError(
@@ -371,7 +370,7 @@ class _EditRun:
 
 
 def _documents(root: Path) -> list[str]:
-    """Return the files that describe a whole folder and that edits do not write again."""
+    """Return the metadata files of a folder that an edit does not write itself."""
     found = [*root.glob("meta/*"), *root.glob("twinloop/*.json")]
     names = [path.relative_to(root).as_posix() for path in found if path.is_file()]
     return [name for name in names if name not in (*_OURS, *_META)]

@@ -1,1 +1,1 @@
-"""Datasets out of the house: LeRobot's versions, GR00T, and the formats of other programs; one file per format."""
+"""Export datasets to LeRobot versions, GR00T, robomimic, MCAP and Rerun; one module per format."""

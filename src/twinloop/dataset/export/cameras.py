@@ -19,7 +19,7 @@ from twinloop.dataset.media.picture_sources import decoded_cells
 from twinloop.dataset.media.video_copy import Encoding, PacketFile, PacketReader, transcode
 
 MOST_BYTES = 200_000_000  # of a video file, LeRobot's video_files_size_in_mb
-_SHORT = 120  # frames of a clip that is decoded in one go where a few of it are wanted, instead of seeking each
+_SHORT = 120  # frames; a clip up to this length is decoded at once, in a longer one each image is sought separately
 _AGAIN = Encoding(codec="h264")
 
 Counts = tuple[NDArray[np.int64], int]
@@ -36,16 +36,16 @@ class ClipLocation:
 
 
 class ExportCamera:
-    """The clips of one camera over the chosen episodes.
+    """Export of one camera's videos for the selected episodes.
 
-    Packets are copied when all clips are of one codec and size and each can be decoded by itself; else every clip of
-    the camera is encoded again, so that a camera never has two codecs.
+    Packets are copied if all clips have the same codec and size and each can be decoded separately. Otherwise all clips
+    of the camera are re-encoded, so that a camera has one codec.
 
     Args:
         source: the dataset.
-        key: the feature.
-        episodes: those that are exported.
-        scratch: a folder for clips that are encoded again.
+        key: the feature key.
+        episodes: the exported episodes.
+        scratch: a temporary folder for re-encoded clips.
 
     Raises:
         DatasetError: a file is damaged.
@@ -61,16 +61,16 @@ class ExportCamera:
 
     @property
     def copied(self) -> bool:
-        """Whether packets are copied as they are."""
+        """Whether packets are copied unchanged."""
         return not self._why
 
     @property
     def note(self) -> str:
-        """Note for readers of the export; empty if packets are copied."""
+        """Note for the user if the camera is re-encoded; empty if packets are copied."""
         return f"{self.key} was encoded again as H.264, crf {_AGAIN.quality}: {self._why}" if self._why else ""
 
     def histogram(self, episode: int) -> Counts:
-        """Return pixel counts of an episode's images."""
+        """Count pixels of evenly spaced images of an episode."""
         clip = self._source.clip(episode, self.key)
         chosen = sample_indices(clip.frames)
         if clip.frames <= _SHORT:
@@ -86,7 +86,7 @@ class ExportCamera:
         self.finish()
 
     def append(self, episode: int, stage: Path, template: str, *, chunk: int) -> ClipLocation:
-        """Append an episode's images to the open file, or to the next one if it is full or different."""
+        """Append an episode's images to the open file, or to a new one if it is full or has other codec parameters."""
 
         def named(number: int) -> Path:
             values = {"chunk_index": number // chunk, "file_index": number % chunk, "video_key": self.key}
@@ -149,7 +149,7 @@ class ExportCamera:
         return self._reader
 
     def _refused(self, episodes: Sequence[int]) -> str:
-        """Why packets cannot be copied; empty where they can."""
+        """Return the reason why packets cannot be copied; empty if they can."""
         kinds: set[str] = set()
         whole = 0
         for episode in episodes:
@@ -166,13 +166,13 @@ class ExportCamera:
 
 
 class TableCamera:
-    """A camera whose images are in the table, encoded one by one; they are copied with their column."""
+    """Camera whose images are in a column of the data table; they are exported with the table."""
 
     def __init__(self, source: SourceV3 | SourceV21, key: str) -> None:
         self.key, self._source = key, source
 
     def histogram(self, episode: int, table: pa.Table) -> Counts:
-        """Return pixel counts of an episode's images."""
+        """Count pixels of evenly spaced images of an episode."""
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
         pictures = decoded_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")

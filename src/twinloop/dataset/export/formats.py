@@ -1,4 +1,4 @@
-"""Export formats by name; a format's module is imported at first use."""
+"""Registry of the export formats by name; the module of a format is imported at first use."""
 
 from __future__ import annotations
 

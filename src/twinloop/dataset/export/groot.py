@@ -29,7 +29,7 @@ _SPANS = ("grouped", "each", "keep")
 
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
-    """Write a LeRobot folder of either version for GR00T; see `Exporter.export`."""
+    """Export a LeRobot folder of version 2 or 3 for GR00T; implements `Exporter.write`."""
     source = open_source(path)
     episodes = chosen_episodes(options, source.episodes, where=path)
     chosen = options.settings.get("spans", "grouped")
@@ -51,7 +51,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 
 def _statistics(features: Mapping[str, Any], files: Sequence[Path]) -> dict[str, Any]:
-    """``stats.json`` over all frames, exact."""
+    """Return the content of ``stats.json``, computed exactly over all frames."""
     numeric = NumericFeatures.of({key: feature for key, feature in features.items() if "float" in feature["dtype"]})
     columns = list(numeric.widths)
     moments = [Moments.of(numeric.matrix(read_table(file, columns), where=str(file))) for file in files]

@@ -1,8 +1,6 @@
-"""Carry the parts of a LeRobot folder into a new one.
+"""Export parts of a LeRobot folder: frames with exact statistics, tasks, and GR00T's ``modality.json``.
 
-Numeric columns with exact statistics, tasks, and GR00T's modalities.
-
-Joints that belong together share a span, named as GR00T's own examples name them (``single_arm`` and ``gripper`` for an
+The joints of one body part share a column span, named as in GR00T's examples (``single_arm`` and ``gripper`` for an
 SO-100, ``left_arm``, ``left_hand`` … for a humanoid; Isaac-GR00T, ``getting_started/examples``).
 """
 
@@ -47,7 +45,7 @@ from twinloop.dataset.storage.snapshot import replace_bytes
 
 TASK = {"human.task_description": {"original_key": "task_index"}}
 _IMAGES = "observation.images."
-# Parts of a body by words in a joint's name, the first that fits; what fits none is of an arm.
+# Body parts by words in a joint's name; the first match counts, and joints without a match belong to an arm.
 _PARTS = (
     ("gripper", r"gripper|jaw"),
     ("hand", r"hand|finger|thumb|pinky"),
@@ -60,11 +58,11 @@ _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
 def modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, Any]:
-    """The content of ``modality.json``.
+    """Return the content of ``modality.json``.
 
     Args:
-        features: of ``info.json``.
-        grouped: joints that belong together in one span; else a span for each column.
+        features: the features of ``info.json``.
+        grouped: one span for all joints of a body part; otherwise one span per column.
     """
     state = spans(features, STATE, grouped=grouped)
     further = {
@@ -85,7 +83,7 @@ def modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, 
 
 
 def spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, dict[str, int]]:
-    """The spans of a vector feature by name, in order; one for the whole where its columns have no names."""
+    """Return the column spans of a vector feature by name, in order; one span if its columns have no names."""
     if key not in features:
         return {}
     width = int(features[key]["shape"][0])
@@ -97,7 +95,7 @@ def spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, 
 
 
 def part(joint: str) -> str:
-    """The part of the body that a joint belongs to, such as ``single_arm``, ``right_hand`` or ``waist``."""
+    """Return the body part of a joint, such as ``single_arm``, ``right_hand`` or ``waist``."""
     words = " ".join(word.lower() for word in _WORDS.findall(joint))
     limb = next((name for name, pattern in _PARTS if re.search(pattern, words)), "arm")
     side = re.search(r"\b(left|right)\b", words)
@@ -107,7 +105,7 @@ def part(joint: str) -> str:
 
 
 def _joined(labels: Sequence[str]) -> dict[str, dict[str, int]]:
-    """Runs of equal labels as spans; a label that comes again is counted."""
+    """Return one span per run of equal labels; later runs of a label are named ``LABEL_again1`` and so on."""
     found: dict[str, dict[str, int]] = {}
     last = ""
     for column, label in enumerate(labels):
@@ -121,7 +119,7 @@ def _joined(labels: Sequence[str]) -> dict[str, dict[str, int]]:
 
 
 def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
-    """The tasks of some episodes, all of them where all are taken; and the new index of each old one."""
+    """Return the task texts of the exported episodes (all texts if all episodes are), and new task indices by old."""
     used = set(range(len(source.tasks)))
     if list(episodes) != list(source.episodes):
         columns = (source.frames(episode, ["task_index"])["task_index"] for episode in episodes)
@@ -131,7 +129,7 @@ def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[l
 
 
 def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
-    """Copy files that describe the whole dataset: unit map, licence, ``modality.json`` (created if missing)."""
+    """Copy unit map, licence files and ``modality.json`` (created if missing) to the export."""
     named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
     for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
         if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
@@ -143,17 +141,17 @@ def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
 def renumbered(
     source: SourceV3 | SourceV21, episode: int, *, number: int, start: int, tasks: Mapping[int, int]
 ) -> pa.Table:
-    """An episode's frames as a new dataset counts them.
+    """Return an episode's frames with their indices in the exported dataset.
 
     Args:
         source: the dataset.
-        episode: which of its episodes.
-        number: its index in the new dataset.
+        episode: the episode in the source.
+        number: its index in the exported dataset.
         start: the new ``index`` of its first frame.
         tasks: the new index of each task.
 
     Raises:
-        DatasetError: a frame names a task that the dataset's list of tasks does not have.
+        DatasetError: a feature has no column, or a frame has a ``task_index`` that the task list does not have.
     """
     table, where = source.frames(episode), f"Episode {episode} of {source.path}"
     stored = [key for key, feature in source.features.items() if feature["dtype"] != "video"]
@@ -166,7 +164,7 @@ def renumbered(
 
 @dataclass(frozen=True, kw_only=True)
 class NumericFeatures:
-    """The numeric features of a dataset: numbers in a frame of each, its columns side by side, and its shape."""
+    """Numeric features of a dataset: values per frame, columns in the stacked matrix, and shape of each feature."""
 
     widths: Mapping[str, int]
     where: Mapping[str, slice]
@@ -174,23 +172,23 @@ class NumericFeatures:
 
     @classmethod
     def of(cls, features: Mapping[str, Any]) -> NumericFeatures:
-        """Those of a table of features."""
+        """Select the numeric features of ``info.json``'s features."""
         widths = numeric_features(features)
         shapes = {key: tuple(features[key].get("shape") or (1,)) for key in widths}
         return cls(widths=widths, where=column_slices(widths), shapes=shapes)
 
     def matrix(self, table: pa.Table, *, where: str) -> NDArray[np.float64]:
-        """All of an episode's numbers ``(T, columns)``; raises as `edit.frames.matrix`."""
+        """Return all numeric features of an episode as ``(T, columns)``; raises as `edit.rows.matrix`."""
         return side_by_side(matrix(table, self.widths, where=where))
 
     def episode_stats(self, values: NDArray[np.float64]) -> dict[str, Any]:
-        """One episode's statistics by feature, from its `matrix`."""
+        """Return one episode's statistics by feature, from its `matrix`."""
         return self._stats(Moments.of(values), self._levels(np.sort(values, axis=0)))
 
     def dataset_stats(self, moments: Sequence[Moments], files: Sequence[Path]) -> dict[str, Any]:
-        """``stats.json`` of these features, exact, quantiles included, from two passes over the data files.
+        """Return the exact entries of ``stats.json``, with quantiles, from two passes over the data files.
 
-        What cannot be counted in passes (float64, negative whole numbers) is held whole.
+        Columns of float64 or of whole numbers that are negative or at least 2^32 are read into memory as a whole.
         """
         total = merge_moments(moments)
         first = next(chunks_of(files[:1], self.widths))
@@ -218,11 +216,11 @@ class NumericFeatures:
 
 
 def described(schema: pa.Schema, *, lists: str) -> pa.Schema:
-    """A schema whose note for the ``datasets`` library names vectors as that library's version does.
+    """Return the schema with the name of the list type that a version of the ``datasets`` library expects.
 
     Args:
-        schema: of an episode's table.
-        lists: ``"List"`` since version 4 of the library, ``"Sequence"`` before, which LeRobot v2.1 is read with.
+        schema: the schema of an episode's table.
+        lists: ``"List"`` since version 4 of the library; ``"Sequence"`` before, as for LeRobot v2.1.
     """
     note = (schema.metadata or {}).get(b"huggingface")
     if note is None:
@@ -240,7 +238,7 @@ def _lists(value: Any, name: str) -> Any:
 
 
 def _counted(kind: np.dtype[Any], moments: Moments) -> bool:
-    """Whether `streamed_quantiles` takes values of that type and range."""
+    """Return whether `streamed_quantiles` supports values of this type and range."""
     if kind.kind in "iu":
         return bool(moments.low.min() >= 0 and moments.high.max() < 2**32)
     return kind == np.float32 or kind.kind == "b"

@@ -1,7 +1,7 @@
 """Export to LeRobot v2.1: one Parquet file and one video per episode and camera, metadata as lines of JSON.
 
-All of LeRobot's v3.0 data of a frame are kept. Data without a place in v2.1, such as provenance by episode and the unit
-map, are in ``twinloop/`` and are restored by an export to v3.0.
+All frame data of LeRobot v3.0 are kept. Data that v2.1 does not support, such as the provenance of each episode and the
+unit map, are stored in ``twinloop/``; an export to v3.0 restores them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
 
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
-    """Write a LeRobot folder of either version as v2.1; see `Exporter.export`."""
+    """Export a LeRobot folder of version 2 or 3 as v2.1; implements `Exporter.write`."""
     source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage:
@@ -49,7 +49,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 
 def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path) -> ExportResult:
-    """Write some episodes into a folder in preparation."""
+    """Write the given episodes as v2.1 to the temporary folder ``stage``."""
     with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
@@ -85,14 +85,14 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
 
 
 def place(template: str, episode: int, key: str = "") -> str:
-    """The path of an episode's file."""
+    """Return the relative path of an episode's file."""
     return template.format(episode_chunk=episode // CHUNK, episode_index=episode, video_key=key)
 
 
 def v21_info(
     source: SourceV3 | SourceV21, cameras: Sequence[ExportCamera], *, episodes: int, frames: int, tasks: int
 ) -> dict[str, Any]:
-    """The content of ``meta/info.json``; further keys of the source's are kept."""
+    """Return the content of ``meta/info.json``; other keys of the source are kept."""
     changed = {camera.key: camera.feature(source.features[camera.key]) for camera in cameras}
     gone = ("data_files_size_in_mb", "video_files_size_in_mb")
     return {

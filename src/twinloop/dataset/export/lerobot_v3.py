@@ -1,7 +1,7 @@
-"""Export to LeRobot v3.0 from either version: every column kept, video packets copied, exact statistics and quantiles.
+"""Export to LeRobot v3.0 from version 2 or 3: all columns, copied video packets, exact statistics and quantiles.
 
-The result has LeRobot's files, and of twinloop's data only the episode table's provenance columns and the unit map. To
-keep states, logs and side tables, edit the dataset (`dataset.edit`) or copy its folder.
+The result has LeRobot's files; of twinloop's data it has only the provenance columns of the episode table and the unit
+map. To keep states, logs and side tables, edit the dataset (`dataset.edit`) or copy its folder.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _ROWS = 1000  # episodes per file of the episode table; our choice
 
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
-    """Write a LeRobot folder of either version as v3.0; see `Exporter.export`."""
+    """Export a LeRobot folder of version 2 or 3 as v3.0; implements `Exporter.write`."""
     source = open_source(path, pictures=wants_pictures(options))
     episodes = chosen_episodes(options, source.episodes, where=path)
     with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
@@ -57,7 +57,7 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
 
 @dataclass
 class _FolderWriter:
-    """A v3.0 folder being written, episode by episode."""
+    """Writer of a v3.0 folder, one episode at a time."""
 
     source: SourceV3 | SourceV21
     stage: Path
@@ -124,7 +124,7 @@ class _FolderWriter:
         self.frames += table.num_rows
 
     def _write_frames(self, table: pa.Table) -> int:
-        """Append an episode to the data file that is open, or to the next where that is full; returns its number."""
+        """Append an episode to the open data file, or to a new one if that is full; return the file's number."""
         schema = self._schema = self._schema or described(table.schema, lists="List")
         if self._data is None or self._data.bytes > _MOST_DATA:
             if self._data is not None:
@@ -154,7 +154,7 @@ class _FolderWriter:
         side_files(self.source, self.stage)
 
     def _info(self, tasks: Sequence[str]) -> dict[str, Any]:
-        """The content of ``meta/info.json``; further keys of the source's are kept."""
+        """Return the content of ``meta/info.json``; other keys of the source are kept."""
         source, gone = self.source, ("total_chunks", "total_videos")
         changed = {camera.key: camera.feature(source.features[camera.key]) for camera in self.cameras}
         return {
@@ -177,7 +177,7 @@ class _FolderWriter:
 
 
 def _same_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with the columns of all of them; missing values are empty."""
+    """Return the rows with the same keys in each; missing values are None."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]
 

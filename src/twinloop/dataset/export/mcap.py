@@ -1,7 +1,7 @@
-"""Export to MCAP, and read frames of an exported file under the dataset's names.
+"""Export to MCAP, and read frames of an exported file for comparison with the dataset.
 
-An output ``NAME.mcap`` has all episodes, one second apart; any other is a folder with a file for each. The bytes are a
-function of the dataset alone.
+An output ``NAME.mcap`` has all episodes, with one second between them; any other output is a folder with one file per
+episode. The same dataset always gives the same bytes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _DECODERS = {"h264": "h264", "h265": "hevc", "av1": "libdav1d"}  # FFmpeg's own 
 
 @dataclass(frozen=True, kw_only=True)
 class _Span:
-    """One episode's place in a file."""
+    """An episode's time range in a file (``first`` and ``end`` in ns), and its number of frames."""
 
     path: Path
     first: int
@@ -53,7 +53,7 @@ class _Span:
 
 
 class McapReader:
-    """The MCAP files that `export` wrote, open for comparing; see `Played`."""
+    """Reader of exported MCAP files; implements `ExportReader`."""
 
     def __init__(self, path: Path) -> None:
         files = sorted(path.glob("*.mcap")) if path.is_dir() else [path]
@@ -64,17 +64,17 @@ class McapReader:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         return [span.frames for span in self._spans]
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the existing cameras."""
+        """Feature keys of the exported cameras."""
         keys = [key for key, entry in self._features.items() if entry["dtype"] in ("video", "image")]
         return [key for key in keys if self._messages(0, CAMERA + key.removeprefix(PICTURES))]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Every numeric feature of one frame."""
+        """Return all numeric features of one frame by feature key."""
         found: dict[str, NDArray[Any]] = {}
         for key, entry in self._features.items():
             if rows := self._messages(episode, DATASET + key):
@@ -85,7 +85,7 @@ class McapReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """Return one image."""
+        """Return one image ``(height, width, 3)`` of a camera."""
         return self._pictures(episode, camera)[frame]
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the object lives as long as a comparison
@@ -111,10 +111,10 @@ class McapReader:
 
 
 def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
-    """Return the images of samples, decoded from their own data only.
+    """Decode the images of one episode's video samples.
 
     Raises:
-        DatasetError: they cannot be decoded.
+        DatasetError: the samples cannot be decoded without other data.
     """
     import av
 
@@ -128,10 +128,10 @@ def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
 
 
 def play(path: Path) -> McapReader:
-    """Open exported files.
+    """Open an exported file or folder for reading.
 
     Raises:
-        DatasetError: there is none that twinloop wrote.
+        DatasetError: no file was exported by twinloop.
         MissingDependencyError: mcap is not installed.
     """
     return McapReader(path)
@@ -171,14 +171,14 @@ _APART_NS = 1_000_000_000  # between episodes of one file
 
 
 def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
-    """Write episodes of a LeRobot v3.0 folder as MCAP; see `Exporter.export`.
+    """Export episodes of a LeRobot v3.0 folder as MCAP; implements `Exporter.write`.
 
     Args:
-        truth: its ``bodies`` add frames and shapes for Foxglove's 3D panel, its ``events`` words to the log.
+        truth: ``bodies`` add frames and shapes for Foxglove's 3D panel, ``events`` are added to the log.
 
     Raises:
         MissingDependencyError: mcap is not installed.
-        InputError: no such episode or camera, a setting that is not understood, or an output that exists.
+        InputError: no such episode or camera, an invalid setting, or an output that exists.
         DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
     """
     _import_writer()
@@ -226,7 +226,7 @@ def _write_file(path: Path, asked: ExportSelection, episodes: Sequence[int]) -> 
 
 
 def _earliest(streams: EpisodeStreams, truth: GroundTruth) -> NDArray[np.float64]:
-    """Return the first time of an episode in s: a sensor or an event may begin before the frames."""
+    """Return the earliest time of an episode in s; signals or events may start before the first frame."""
     signals = [channel.time[0] for channel in streams.signals() if len(channel.time)]
     events = [event.time for event in truth.events(streams.index)]
     return np.min([streams.time[0], *signals, *events])
@@ -241,7 +241,7 @@ def _opened(file: Any) -> Iterator[_McapFile]:
 
 
 class _McapFile:
-    """One MCAP file being written; topics and schemas are declared when the first message comes."""
+    """Writer of one MCAP file; topics and schemas are registered with their first message."""
 
     def __init__(self, writer: Any) -> None:
         self._writer, self.last = writer, 0
@@ -250,12 +250,12 @@ class _McapFile:
         self._counts: dict[str, int] = defaultdict(int)
 
     def attach(self, name: str, value: Any) -> None:
-        """A JSON document that travels in the file."""
+        """Attach a JSON document to the file; None is skipped."""
         if value is not None:
             self._writer.add_attachment(0, 0, name, "application/json", dumps(value).encode())
 
     def describe(self, streams: EpisodeStreams, zero: int) -> None:
-        """Write the origin of an episode, and its time 0 in the file."""
+        """Write an episode's metadata: its origin, and ``zero``, its time 0 in the file in ns."""
         words = {
             "dataset": streams.reader.path.resolve().name,
             "episode_index": str(streams.index),

@@ -1,4 +1,4 @@
-"""Yield an episode's streams as messages in order of time: one generator per topic, to limit memory."""
+"""Convert an episode's streams to MCAP messages in order of time, with one generator per topic to limit memory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NS = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class McapMessage:
-    """A message on its way into a file: when in ns, on which topic, of which schema."""
+    """One MCAP message: time ``at`` in ns, topic, name and definition of its schema, and content."""
 
     at: int
     topic: str
@@ -34,14 +34,14 @@ class McapMessage:
 
 
 def nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
-    """Times in s as whole nanoseconds."""
+    """Convert times in s to integer nanoseconds."""
     return np.rint(np.asarray(time, dtype=np.float64) * _NS).astype(np.int64)
 
 
 def entries(
     streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
 ) -> list[Iterator[McapMessage]]:
-    """Return every topic's messages.
+    """Return one iterator of messages per topic.
 
     Args:
         zero: the episode's time 0 in the file, in ns.
@@ -104,7 +104,7 @@ def _transforms(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
 
 
 def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapMessage]]:
-    """Contacts as numbers and as arrows, a message for every frame, also for those without any."""
+    """Return the contacts as numbers and as arrows, with one message per frame even without contacts."""
     table = streams.rows(f"{PREFIX}/contacts", _CONTACTS)
     if table is None:
         return []
@@ -138,7 +138,7 @@ def _pictures(
 
 
 def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
-    """Return the pinhole and the pose of a camera at each image, if there are annotations."""
+    """Return intrinsics and pose of a camera at each image; empty without annotations."""
     table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
     if table is None:
         return []

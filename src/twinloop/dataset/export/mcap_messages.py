@@ -1,9 +1,9 @@
 """Build the messages of an exported MCAP file that Foxglove shows without extensions, and their JSON Schemas.
 
-Names and fields are those of Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas), which the
-program recognises by name; times are seconds and nanoseconds, bytes are base64.
+Names and fields follow Foxglove's documented message schemas (docs.foxglove.dev/docs/sdk/schemas). Times are seconds
+and nanoseconds, bytes are base64.
 
-Numbers without a schema in Foxglove are flat objects with a field per column. Values that are not finite are null,
+Numbers without a Foxglove schema are flat objects with one field per column. Values that are not finite are null,
 because JSON cannot represent them.
 """
 
@@ -25,7 +25,7 @@ from twinloop.dataset.export.streams import ARROW_M_PER_N, BodyPoses, BodyShape,
 def object_schema(
     required: Mapping[str, Any], optional: Mapping[str, Any] | None = None, **more: Any
 ) -> dict[str, Any]:
-    """An object with fields that must be there and others that may."""
+    """Return the JSON Schema of an object with required and optional fields."""
     return {"type": "object", "properties": {**required, **(optional or {})}, "required": list(required), **more}
 
 
@@ -123,7 +123,7 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                 )
             ),
         },
-        description="Contacts with what body 1 does to body 2: m, N and N·m in the world's axes.",
+        description="Contacts with force and torque of body 1 on body 2: m, N and N·m in world axes.",
     ),
 }
 
@@ -136,29 +136,29 @@ _RED = (0.9, 0.2, 0.1, 0.9)
 
 
 def encoded(message: Message) -> bytes:
-    """Return a message as bytes of the file."""
+    """Encode a message as JSON bytes."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def stamp(nanoseconds: int) -> Message:
-    """A time in the form that Foxglove reads."""
+    """Convert nanoseconds to Foxglove's time object."""
     return {"sec": nanoseconds // _NS, "nsec": nanoseconds % _NS}
 
 
 def finite(values: Sequence[float]) -> list[float | None]:
-    """Return numbers with None for values that are not finite."""
+    """Replace values that are not finite by None."""
     return [value if math.isfinite(value) else None for value in values]
 
 
 def fields_of(columns: Sequence[str]) -> list[str]:
-    """Names of columns as fields of a message: letters, digits and underscores, which paths in Foxglove can name."""
+    """Return unique field names for columns, with letters, digits and underscores only, as Foxglove's paths require."""
     made = [re.sub(r"\W", "_", column) for column in columns]
     made = [f"column_{name}" if not name or name[0].isdigit() or name == "timestamp" else name for name in made]
     return made if len(set(made)) == len(made) else [f"{name}_{i}" for i, name in enumerate(made)]
 
 
 def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
-    """Return the schema of a channel of plain numbers: each field has its column and unit."""
+    """Return the JSON Schema of a time series; each field's description has its column and unit."""
     pairs = zip(fields_of(channel.columns), channel.columns, channel.units, strict=True)
     return object_schema(
         {
@@ -172,31 +172,31 @@ def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
 
 
 def numbers(at: int, fields: Sequence[str], values: Sequence[float]) -> Message:
-    """One row of a channel of plain numbers."""
+    """Build the message of one row of a time series."""
     return {"timestamp": stamp(at), **dict(zip(fields, finite(values), strict=True))}
 
 
 def joint_states(at: int, joints: Sequence[str], values: Sequence[float], quantity: str) -> Message:
-    """Joint positions in rad or m, or efforts in N·m or N."""
+    """Build a ``JointStates`` message: ``quantity`` is ``position`` (rad or m) or ``effort`` (N·m or N)."""
     pairs = zip(joints, finite(values), strict=True)
     return {"timestamp": stamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
 
 
 def log(at: int, event: StreamEvent) -> Message:
-    """Something to read."""
+    """Build a ``Log`` message of an event."""
     words = {"message": event.text, "name": "twinloop", "file": "", "line": 0}
     return {"timestamp": stamp(at), "level": _LEVELS[event.level], **words}
 
 
 def picture(at: int, camera: str, data: bytes, form: str) -> Message:
-    """Return one image as a message, as a video packet or an encoded image."""
+    """Build the message of one image: a video packet or an encoded image in the format ``form``."""
     return {"timestamp": stamp(at), "frame_id": camera, "data": base64.b64encode(data).decode(), "format": form}
 
 
 def calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
-    """The pinhole of a camera, from a row of ``annotations/cameras``; ours has pixel corners at whole numbers.
+    """Build a ``CameraCalibration`` message from a row of ``annotations/cameras``.
 
-    Foxglove follows ROS, where pixel centres are, so that the centre moves by half a pixel.
+    The principal point is shifted by half a pixel: whole numbers are pixel corners here, but pixel centres in ROS.
     """
     fx, fy, cx, cy = row["fx"], row["fy"], row["cx"] - 0.5, row["cy"] - 0.5
     return {
@@ -213,7 +213,7 @@ def calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
 
 
 def transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[float]) -> Message:
-    """Where a frame is in the world."""
+    """Build the transform of a frame relative to the world; position in m, quaternion wxyz."""
     return {
         "timestamp": stamp(at),
         "parent_frame_id": WORLD,
@@ -224,20 +224,20 @@ def transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[flo
 
 
 def shapes_scene(at: int, bodies: BodyPoses) -> Message:
-    """What the bodies look like, each fixed to its frame, in place of all that was shown before."""
+    """Build a scene update that deletes all entities and adds the shapes of all bodies, fixed to the bodies' frames."""
     names = dict.fromkeys(shape.body for shape in bodies.shapes)
     entities = [_entity(at, name, name, [s for s in bodies.shapes if s.body == name]) for name in names]
     return {"deletions": [{"timestamp": stamp(at), "type": 1, "id": ""}], "entities": entities}
 
 
 def contacts_scene(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
-    """Contact forces as arrows, in place of those before."""
+    """Build a scene update with contact forces as arrows; it replaces the previous arrows."""
     arrows = [_arrow(row["position"], row["force"]) for row in contacts if np.linalg.norm(row["force"]) > 0]
     return {"deletions": [], "entities": [{**_entity(at, "contacts", WORLD, []), "arrows": arrows}]}
 
 
 def contacts_numbers(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
-    """Contacts with all that is known of them."""
+    """Build a message with bodies, geoms, position, normal, distance, force and torque of each contact."""
     keys = ("body1", "body2", "geom1", "geom2")
     rows = [
         {
@@ -272,7 +272,7 @@ def _round(shape: BodyShape) -> list[float]:
 
 
 def _cylinder(shape: BodyShape) -> Message:
-    """Cylinders, and capsules without their round ends."""
+    """Return a cylinder; a capsule is drawn without its round ends."""
     radius, half = shape.size[:2]
     return {**_solid(shape, [2 * radius, 2 * radius, 2 * half]), "bottom_scale": 1.0, "top_scale": 1.0}
 
@@ -295,10 +295,10 @@ def _solid(shape: BodyShape, size: Sequence[float]) -> Message:
 
 
 def _arrow(position: Sequence[float], force: Sequence[float]) -> Message:
-    """An arrow along a force; Foxglove's point along x."""
+    """Return an arrow along a force; Foxglove's arrows point along x."""
     length = float(np.linalg.norm(force))
     x, y, z = (component / length for component in force)
-    # The quaternion that turns x to a unit vector: (1 + x, 0, -z, y) made of length one; half a turn where they oppose.
+    # The quaternion that rotates the x axis to a unit vector: (1 + x, 0, -z, y), normalized; half a turn if opposite.
     turn = np.array([1 + x, 0.0, -z, y]) if x > -1 + 1e-9 else np.array([0.0, 0.0, 1.0, 0.0])
     long = length * ARROW_M_PER_N
     return {

@@ -1,4 +1,4 @@
-"""Protocol of exporters, with their options and results; the same for built-in ones and those of users."""
+"""Define the protocol of built-in and custom exporters, with their options and results."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from twinloop.dataset.storage.snapshot import forget_locks, locked_snapshot, wri
 class ExportOptions:
     """Options of an export.
 
-    ``episodes`` are indices in the source, in the order of the export; None takes all. ``settings`` are the format's
-    own, by the names that its `Exporter` declares.
+    ``episodes`` are indices in the source, in the order of the export; None exports all. ``settings`` are the format's
+    options, by the names that its `Exporter` declares.
     """
 
     episodes: tuple[int, ...] | None = None
@@ -32,8 +32,8 @@ class ExportOptions:
 class ExportResult:
     """Result of an export; ``episodes`` are the source's indices in the order of the export.
 
-    ``notes`` list the content of this dataset that was skipped or changed, besides the content that the format never
-    has.
+    ``notes`` list content of this dataset that was left out or changed, besides the content that the format never
+    supports.
     """
 
     output: Path
@@ -42,7 +42,7 @@ class ExportResult:
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         files = [path for path in self.output.rglob("*") if path.is_file()] if self.output.is_dir() else [self.output]
         return {
             "output": str(self.output),
@@ -55,20 +55,20 @@ class ExportResult:
 
 
 class ExportReader(Protocol):
-    """A dataset in any format that gives single frames back, so that two formats can be compared."""
+    """Reader of single frames of a dataset in any format, used to compare an export with its source."""
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         ...
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of its images, with the source dataset's names."""
+        """Feature keys of the cameras, as in the source dataset."""
         ...
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Numeric features of one frame by the source's key, flat, of the stored type."""
+        """Return the numeric features of one frame by the source's feature key, as 1-D arrays of the stored type."""
         ...
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
@@ -78,9 +78,9 @@ class ExportReader(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Exporter:
-    """One export format: its description, the content that it never has, and functions to write and read it.
+    """One export format: description (``meaning``), unsupported content (``lost``), and functions to write and read.
 
-    ``settings`` are the names of a caller's settings, with their meaning. ``play`` opens the output of ``write``.
+    ``settings`` maps the names of the format's options to their meaning. ``play`` opens the output of ``write``.
     """
 
     name: str
@@ -94,8 +94,8 @@ class Exporter:
         """Write a dataset folder in this format.
 
         Raises:
-            UnknownNameError: a setting that the format does not have.
-            InputError: an episode that is not there, or an output that holds something.
+            UnknownNameError: the format has no such setting.
+            InputError: an episode does not exist, or the output is not empty.
             DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
         """
         options = options or ExportOptions()
@@ -105,14 +105,14 @@ class Exporter:
         return self.write(Path(source), Path(output), options)
 
 
-PICTURES = {"pictures": "none leaves videos out, and takes episodes whose videos are missing; by default all"}
+PICTURES = {"pictures": "all (default), or none to leave videos out, also for episodes whose videos are missing"}
 
 
 def wants_pictures(options: ExportOptions) -> bool:
-    """Whether videos are taken along.
+    """Return whether the export includes videos, from the setting ``pictures``.
 
     Raises:
-        InputError: neither ``all`` nor ``none``.
+        InputError: the setting is neither ``all`` nor ``none``.
     """
     said = options.settings.get("pictures", "all")
     if said not in ("all", "none"):
@@ -121,10 +121,10 @@ def wants_pictures(options: ExportOptions) -> bool:
 
 
 def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
-    """Return the requested episodes of the source.
+    """Return the episodes to export; all of ``present`` by default.
 
     Raises:
-        InputError: one does not exist or is given twice, or none is left.
+        InputError: an episode does not exist or is given twice, or there is none.
     """
     wanted = tuple(present) if options.episodes is None else options.episodes
     missing = sorted(set(wanted) - set(present))
@@ -164,7 +164,7 @@ def _require_absent(output: Path) -> None:
 
 
 def _spans(numbers: Sequence[int]) -> str:
-    """Whole numbers as spans: ``0 to 10, 29``."""
+    """Format integers as ranges, such as ``0 to 10, 29``."""
     spans: list[list[int]] = []
     for number in sorted(numbers):
         if spans and number == spans[-1][1] + 1:

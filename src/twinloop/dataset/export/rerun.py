@@ -1,8 +1,8 @@
 """Export to Rerun, with a layout: images and scene on the left, plots and texts on the right.
 
-An output ``NAME.rrd`` has one episode; any other is a folder with a file for each. Numbers are on the timelines
-``time`` (the episode's, s) and ``frame``; samples between frames are on ``time`` only. Videos are cut packet by packet.
-Rerun adds time stamps to its chunks, so the bytes of two exports differ although their content is the same.
+An output ``NAME.rrd`` has one episode; any other output is a folder with one file per episode. Frame data are on the
+timelines ``time`` (episode time in s) and ``frame``; samples between frames are on ``time`` only. Video packets are
+copied. Rerun adds time stamps to its chunks, so two exports of the same content differ in their bytes.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from twinloop.dataset.export.streams import (
 
 
 def blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
-    """The layout of one episode's recording."""
+    """Return the Rerun blueprint (layout of the viewer) for one episode."""
     import rerun.blueprint as rrb  # pyright: ignore[reportMissingImports]
 
     seen = [rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escaped(name)}", name=name) for name in cameras]
@@ -63,7 +63,7 @@ APPLICATION = "twinloop"
 
 
 class RerunReader:
-    """The recordings that `export` wrote, open for comparing; see `Played`."""
+    """Reader of exported Rerun recordings; implements `ExportReader`."""
 
     def __init__(self, path: Path) -> None:
         files = sorted(path.glob("*.rrd")) if path.is_dir() else [path]
@@ -73,18 +73,18 @@ class RerunReader:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         return [int(recording.facts["frames"]) for recording in self._recordings]
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the existing cameras."""
+        """Feature keys of the exported cameras."""
         first = self._recordings[0]
         keys = [key for key in first.facts["features"] if key.startswith(PICTURES)]
         return [key for key in keys if first.holds(_camera(key))]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Every numeric feature of one frame."""
+        """Return all numeric features of one frame by feature key."""
         recording, found = self._recordings[episode], {}
         for key, entry in recording.facts["features"].items():
             if recording.holds(entity := f"/dataset/{_escaped(key)}"):
@@ -92,12 +92,12 @@ class RerunReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """Return one image."""
+        """Return one image ``(height, width, 3)`` of a camera."""
         return self._recordings[episode].pictures(_camera(camera))[frame]
 
 
 class _Recording:
-    """One file, whose chunks are read once."""
+    """One recording file; its chunks are read once into memory."""
 
     def __init__(self, path: Path) -> None:
         self._batches: dict[str, list[pa.RecordBatch]] = {}
@@ -110,11 +110,11 @@ class _Recording:
         )
 
     def holds(self, entity: str) -> bool:
-        """Whether there is anything of an entity."""
+        """Return whether the recording has data of an entity."""
         return entity in self._batches
 
     def scalars(self, entity: str) -> list[list[float]]:
-        """The numbers of an entity, in order of time."""
+        """Return the rows of numbers of an entity, in order of time."""
         return self._cells(entity, "Scalars:scalars")
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - the object lives as long as a comparison
@@ -128,7 +128,7 @@ class _Recording:
         return _shown(bytes(self._cells(entity, "AssetVideo:blob")[0][0]), shown)
 
     def _cells(self, entity: str, component: str) -> list[Any]:
-        """The values of each row of a component, in order of time."""
+        """Return the non-empty cells of a component of an entity, in order of time."""
         rows: list[tuple[Any, Any]] = []
         for batch in self._batches[entity]:
             if component in batch.schema.names:
@@ -141,7 +141,7 @@ class _Recording:
 
 
 def _shown(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
-    """Return the image of a video at each time in ns."""
+    """Decode the images of a video that are nearest to the given times in ns."""
     import av
 
     with av.open(io.BytesIO(video)) as container:
@@ -179,25 +179,24 @@ def _camera(key: str) -> str:
 
 
 def play(path: Path) -> RerunReader:
-    """Open exported recordings.
+    """Open an exported recording or folder for reading.
 
     Raises:
-        DatasetError: there is none that twinloop wrote.
+        DatasetError: no recording was exported by twinloop.
         MissingDependencyError: rerun-sdk is not installed.
     """
     return RerunReader(path)
 
 
 def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING) -> ExportResult:
-    """Write episodes of a LeRobot v3.0 folder as Rerun recordings; see `Exporter.export`.
+    """Export episodes of a LeRobot v3.0 folder as Rerun recordings; implements `Exporter.write`.
 
     Args:
-        truth: its ``bodies`` make the scene, its ``events`` words of the log.
+        truth: ``bodies`` are shown in the scene, ``events`` are added to the log.
 
     Raises:
         MissingDependencyError: rerun-sdk is not installed.
-        InputError: no such episode or camera, several episodes for one file, a setting that is not understood, or an
-            output that exists.
+        InputError: no such episode or camera, several episodes for one file, an invalid setting, or an existing output.
         DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
     """
     rerun = _import_rerun()
@@ -239,7 +238,7 @@ def _require_one(output: Path, episodes: Sequence[int]) -> None:
 
 
 def _write_whole(rerun: Any, output: Path, asked: ExportSelection, index: int) -> list[str]:
-    """One file that appears whole or not at all; Rerun opens files by itself."""
+    """Write one recording to a temporary file and copy it atomically, because Rerun opens its files itself."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episode.rrd"
         notes = _write(rerun, path, asked, index)

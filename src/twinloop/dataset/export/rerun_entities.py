@@ -1,7 +1,7 @@
-"""Log an episode's streams as Rerun's entities; a stream is one chunk of columns, not a call per frame.
+"""Log an episode's streams as Rerun entities, each as one chunk of columns instead of one call per frame.
 
 =========================  ==========================================================================
-``joints/NAME/commanded``  and ``measured``: rad or m, or commanded torques
+``joints/NAME/commanded``  and ``measured``: rad or m, or N·m or N for commanded torques
 ``dataset/FEATURE``        every number of the dataset, a line per column
 ``signals/NAME``           samples with their own times, a line per column
 ``cameras/NAME``           video or images
@@ -34,7 +34,7 @@ _RED = (230, 50, 25)
 def log_episode(
     recording: Any, streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], *, copied: bool
 ) -> list[str]:
-    """Log everything; return notes."""
+    """Log all streams of an episode to a recording; return notes on left-out or changed content."""
     logger = _Logger(recording, streams)
     notes: list[str] = []
     logger.about()
@@ -60,14 +60,14 @@ def log_episode(
 
 
 def escaped(name: str) -> str:
-    """A name as one part of an entity's path."""
+    """Escape a name for use as one part of an entity path."""
     import rerun  # pyright: ignore[reportMissingImports]
 
     return str(rerun.escape_entity_path_part(name))
 
 
 class _Logger:
-    """One recording being written."""
+    """Writer of one episode to an open recording."""
 
     def __init__(self, recording: Any, streams: EpisodeStreams) -> None:
         import rerun  # pyright: ignore[reportMissingImports]
@@ -75,7 +75,7 @@ class _Logger:
         self._rerun, self._recording, self._streams = rerun, recording, streams
 
     def scalars(self, path: str, channel: TimeSeries, labels: Sequence[str], *, frames: bool = True) -> None:
-        """A channel's columns as one entity with a line for each, whose label has its unit."""
+        """Log a time series as one entity with one line per column; labels include the units."""
         units = [f" ({unit})" if unit else "" for unit in channel.units]
         names = [label + unit for label, unit in zip(labels, units, strict=True)]
         self._static(path, self._rerun.SeriesLines(names=names))
@@ -83,7 +83,7 @@ class _Logger:
         self._columns(path, channel.time, values, frames=frames)
 
     def events(self, truth: GroundTruth) -> None:
-        """Words at their times."""
+        """Log the events of the episode as text at their times."""
         found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
         if found:
             columns = self._rerun.TextLog.columns(
@@ -92,13 +92,13 @@ class _Logger:
             self._columns(LOG, np.array([event.time for event in found]), columns, frames=False)
 
     def about(self) -> None:
-        """Where the episode comes from, as a page to read, and the dataset's features as JSON."""
+        """Log a page on the origin of the episode, and the dataset's features as JSON."""
         self._static(ABOUT, self._rerun.TextDocument(about_page(self._streams), media_type="text/markdown"))
         facts = {"features": self._streams.reader.info["features"], "frames": self._streams.length}
         self._static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
 
     def camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
-        """Log a video of the episode's packets, or encoded images."""
+        """Log a camera as a video of copied packets, or as JPEG images."""
         rerun, path, clip = self._rerun, f"{CAMERAS}/{escaped(camera)}", self._streams.clip(camera)
         content = video.episode_file(clip) if clip is not None and copied else None
         if content is None:
@@ -114,7 +114,7 @@ class _Logger:
         self._columns(path, self._streams.time, shown)
 
     def contacts(self) -> None:
-        """Forces as arrows; none in a frame without contact."""
+        """Log contact forces as arrows; frames without contact have none."""
         table = self._streams.rows(f"{PREFIX}/contacts", _CONTACTS)
         if table is None:
             return
@@ -129,7 +129,7 @@ class _Logger:
         self._columns(f"{WORLD}/contacts", self._streams.time, columns)
 
     def bodies(self, bodies: BodyPoses) -> None:
-        """The scene: a transform per body and frame, and shapes that stay."""
+        """Log the scene: the pose of each body at each frame, and the static shapes of the bodies."""
         rerun = self._rerun
         self._static(WORLD, rerun.ViewCoordinates.RIGHT_HAND_Z_UP)
         for place, name in enumerate(bodies.names):
@@ -168,7 +168,7 @@ class _Logger:
         return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
 
     def _capsule(self, radius: float, half: float, shape: BodyShape, place: dict[str, Any]) -> Any:
-        """Return Rerun's capsule, which begins at its first end, for MuJoCo's, which is centred."""
+        """Return a Rerun capsule, whose origin is at one end, for a MuJoCo capsule, whose origin is its centre."""
         w, x, y, z = shape.quaternion
         axis = np.array([2 * (x * z + w * y), 2 * (y * z - w * x), 1 - 2 * (x * x + y * y)])
         begin = np.asarray(shape.position) - half * axis
@@ -186,7 +186,7 @@ class _Logger:
 
 
 def about_page(streams: EpisodeStreams) -> str:
-    """Where an episode comes from, as Markdown."""
+    """Return a Markdown page on the origin of an episode."""
     record, info = streams.provenance, streams.reader.info
     rows = {
         "dataset": streams.reader.path.resolve().name,
@@ -215,5 +215,5 @@ def about_page(streams: EpisodeStreams) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A text that stays within its cell."""
+    """Escape a text for a cell of a Markdown table."""
     return str(value).replace("|", "\\|").replace("\n", " ")

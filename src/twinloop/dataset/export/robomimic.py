@@ -1,8 +1,8 @@
-"""Frames of an exported robomimic file, named as the dataset that it was made from names them.
+"""Export to robomimic HDF5, and read frames of an exported file for comparison with the dataset.
 
-Actions are scaled to -1 … 1 by the least and greatest command of the exported episodes, because robomimic's policies
-end in tanh; the scale and the dataset's own numbers travel along (`robomimic_layout`). Episodes are written one after
-the other, so that memory does not grow with their number.
+Actions are scaled to -1 … 1 by the smallest and largest command of the exported episodes, because robomimic's policies
+end in tanh. The scale and the unscaled values are stored as well (`robomimic_layout`). Episodes are written one after
+the other, so memory use does not grow with their number.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from twinloop.dataset.spec import STATE
 
 
 class RobomimicReader:
-    """One robomimic file that `export` wrote, open for comparing; see `Played`."""
+    """Reader of an exported robomimic file; implements `ExportReader`."""
 
     def __init__(self, path: Path) -> None:
         h5py = names.import_h5py(f"{path} is an HDF5 file, and nothing here reads those.")
@@ -55,16 +55,16 @@ class RobomimicReader:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """Frames of each demonstration."""
+        """Number of frames of each demonstration."""
         return [int(demo.attrs["num_samples"]) for demo in self._demos]
 
     @property
     def cameras(self) -> Sequence[str]:
-        """Feature keys of the existing cameras."""
+        """Feature keys of the exported cameras."""
         return [self._known[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
-        """Action, observations and what else is there, of one frame."""
+        """Return action and low-dimensional observations of one frame by feature key."""
         demo = self._demos[episode]
         found = {"action": np.asarray(demo[names.OURS][names.ACTION][frame])}
         for key, known in self._known.items():
@@ -73,7 +73,7 @@ class RobomimicReader:
         return found
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """Return one image."""
+        """Return one image ``(height, width, 3)`` of a camera."""
         return np.asarray(self._demos[episode]["obs"][names.observation_key(camera)][frame])
 
     @property
@@ -82,19 +82,19 @@ class RobomimicReader:
 
 
 def play(path: Path) -> RobomimicReader:
-    """Open an exported file.
+    """Open an exported file for reading.
 
     Raises:
-        DatasetError: it is none that twinloop wrote.
+        DatasetError: the file was not exported by twinloop.
         MissingDependencyError: h5py is not installed.
     """
     return RobomimicReader(path)
 
 
 _SETTINGS = {
-    "cameras": "cameras with commas, all (default) or none",
-    "compression": "of images: lzf (default, fast; only h5py reads it), gzip, or none",
-    "valid": "part of the episodes that mask/valid holds, 0.1 by default; which ones follows from their content",
+    "cameras": "camera names separated by commas, all (default) or none",
+    "compression": "of images: lzf (default, fast, readable only with h5py), gzip, or none",
+    "valid": "share of the episodes in mask/valid, 0.1 by default; selected by their content",
     "actions": "scaled (to -1 … 1, default) or own (the dataset's units)",
 }
 _VALID = 0.1  # robomimic's split_train_val.py: its default ratio
@@ -113,14 +113,14 @@ class _Settings:
 def export_robomimic(
     source: Path, output: Path, options: ExportOptions, *, truth: GroundTruth = NOTHING
 ) -> ExportResult:
-    """Write episodes of a LeRobot v3.0 folder as one robomimic file; see `Exporter.export`.
+    """Export episodes of a LeRobot v3.0 folder as one robomimic file; implements `Exporter.write`.
 
     Args:
-        truth: its ``simulation`` gives the model of each episode; without it states travel alone.
+        truth: ``simulation`` gives the model of each episode; without it, states are stored without a model.
 
     Raises:
         MissingDependencyError: h5py is not installed.
-        InputError: no such episode or camera, a setting that is not understood, or an output that exists.
+        InputError: no such episode or camera, an invalid setting, or an output that exists.
         DatasetError: the source is damaged, or the disk is full; nothing is left at ``output``.
     """
     h5py = names.import_h5py("robomimic's files are HDF5, and nothing here writes those.")
@@ -147,17 +147,17 @@ def export_robomimic(
 
 @contextlib.contextmanager
 def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
-    """Open an HDF5 file for writing by the name of its descriptor.
+    """Open an HDF5 file for writing through the path of its file descriptor.
 
-    A failed write into a Python file, as on a full disk, would end the process (h5py 3.16).
+    With a Python file object, a failed write, for example on a full disk, would end the process (h5py 3.16).
 
     Raises:
-        DatasetError: the disk is full, or the operating system refuses otherwise.
+        DatasetError: the disk is full, or the operating system refuses the write.
     """
     try:
         with h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
             yield target
-    except RuntimeError as error:  # from closing: HDF5 names the reason in its text alone
+    except RuntimeError as error:  # raised on closing; HDF5 states the reason only in the text
         raise (full(output) if f"errno = {errno.ENOSPC}" in str(error) else refused(error, output)) from error
 
 
@@ -183,7 +183,7 @@ def _understood(reader: DatasetReader, options: ExportOptions) -> _Settings:
 
 
 def _action_range(reader: DatasetReader, episodes: Sequence[int]) -> tuple[names.Array, names.Array]:
-    """Least and greatest action over the episodes by column; a column that never moves is given a width of 2."""
+    """Return the smallest and largest action per column over the episodes; a constant column gets a range of ±1."""
     if ACTION not in reader.info["features"]:
         raise InputError(f"{reader.path} has no feature action, and a demonstration is made of actions.")
     parts = [reader.array(index, ACTION).reshape(-1, _width(reader)) for index in episodes]
@@ -230,7 +230,7 @@ def _said(streams: EpisodeStreams) -> dict[str, Any]:
 
 
 def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None:
-    """Rewards and the end: the dataset's own reward, else 1 where its success predicate holds, else 0."""
+    """Write ``rewards`` (the dataset's reward, else 1 on success and 0 otherwise) and ``dones``."""
     features = streams.reader.info["features"]
     key = next((key for key in (REWARD, SUCCESS) if key in features), None)
     if key is None:
@@ -241,7 +241,7 @@ def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None
 
 
 def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSeries]:
-    """Every feature that is observed, and robosuite's joint positions where the units are known."""
+    """Yield all numeric observations, and joint positions under robosuite's name if the units are known."""
     measured = [channel for channel in streams.joints_si() if channel.name == "measured"]
     if not measured:
         notes.append("joint units unknown: obs/state holds the dataset's numbers, and there is no robot0_joint_pos")
@@ -253,7 +253,7 @@ def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSer
 
 
 def _write_observation(demo: Any, channel: TimeSeries) -> None:
-    """A low-dimensional observation, and the one after each action; after the last it is the last again."""
+    """Write a low-dimensional observation to ``obs`` and, shifted by one frame, to ``next_obs`` (the last repeats)."""
     after = np.concatenate([channel.values[1:], channel.values[-1:]])
     for group, values in (("obs", channel.values), ("next_obs", after)):
         stored = demo[group].create_dataset(channel.name, data=values, **_NUMBERS)
@@ -281,7 +281,7 @@ def _write_pictures(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, 
 
 
 def _write_ours(demo: Any, streams: EpisodeStreams) -> None:
-    """Times, and actions and states with all the digits that the dataset has."""
+    """Write times, actions and states with the dataset's full precision to the group ``twinloop``."""
     ours = demo.create_group(names.OURS)
     ours.create_dataset(names.TIME, data=streams.time, **_NUMBERS)
     for name, key in ((names.ACTION, ACTION), (names.STATE, STATE)):
@@ -295,7 +295,7 @@ def _write_simulation(
     """Write robomimic's T states, the last state separately, and the model."""
     states = streams.states if streams.simulated else None if simulation is None else simulation.states
     if states is None:
-        # robomimic asks for the dataset, with dummy values where there is no simulator
+        # robomimic requires the dataset ``states``, with dummy values if there is no simulator
         demo.create_dataset("states", data=np.zeros((streams.length, 0)))
         notes.append("no simulator's states: states is empty, and there is no model_file")
         return
@@ -318,7 +318,7 @@ def _write_simulation(
 
 
 def _env_args(reader: DatasetReader, episodes: Sequence[int]) -> dict[str, Any]:
-    """What robomimic would make its environment of; rollouts inside robomimic need one of that name."""
+    """Return the description of robomimic's environment; rollouts in robomimic need an environment of that name."""
     first = EpisodeStreams(reader, episodes[0])
     source = first.provenance.get("source", "real")
     return {
@@ -354,7 +354,7 @@ def _about(reader: DatasetReader, settings: _Settings, low: names.Array, high: n
 
 
 def _write_masks(target: Any, reader: DatasetReader, episodes: Sequence[int], valid: float) -> None:
-    """The filter keys ``train`` and ``valid``: who is in which follows from the episodes' names alone."""
+    """Write the filter keys ``train`` and ``valid``; the split depends on the episodes' names only."""
     keys = [hashlib.sha256(EpisodeStreams(reader, index).name.encode()).digest() for index in episodes]
     count = min(max(round(valid * len(keys)), 1 if valid else 0), len(keys) - 1)
     held = set(np.argsort(np.array(keys, dtype="S32"), kind="stable")[:count].tolist())

@@ -1,4 +1,4 @@
-"""A LeRobot folder of either version as exporters read it: every column of its tables, and its videos as clips."""
+"""Read a LeRobot folder of version 2 or 3 for an export: all columns of its tables, and its videos as clips."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from twinloop.dataset.media.video import decode
 from twinloop.dataset.media.video_copy import PacketReader
 from twinloop.dataset.spec import INDEX_FEATURES
 
-_MOST_TASKS = 1_000_000  # more than a person names; a hostile index would fill the memory. Our choice
+_MOST_TASKS = 1_000_000  # our choice; a larger index in a malicious file would fill the memory
 _TOLERANCE = 0.25  # of a frame's period, as `DatasetReader.images`
 _PLACES = ("episode_index", "tasks", "length", "dataset_from_index", "dataset_to_index")
 _PREFIXES = ("stats/", "data/", "videos/", "meta/episodes/")
-EPISODE_FACTS = "twinloop/episodes.jsonl"  # where a v2.1 folder of ours has what its episodes.jsonl has no place for
+EPISODE_FACTS = "twinloop/episodes.jsonl"  # episode data of twinloop in a v2.1 folder that LeRobot's files do not have
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoClip:
-    """Images of one episode in a video file: ``frames`` from ``start_s`` on, ``fps`` per second."""
+    """Images of one episode in a video file: ``frames`` images from ``start_s`` on, ``fps`` per second."""
 
     path: Path
     start_s: float
@@ -38,13 +38,13 @@ class VideoClip:
     fps: float
 
     def pictures(self, frames: Sequence[int]) -> NDArray[np.uint8]:
-        """Some of them in ascending order ``(n, height, width, 3)``."""
+        """Decode the given frames, in ascending order, as ``(n, height, width, 3)``."""
         times = [self.start_s + frame / self.fps for frame in frames]
         return decode(self.path, times, tolerance_s=_TOLERANCE / self.fps)
 
 
 class ExportSource(Protocol):
-    """A LeRobot folder, open for reading; episodes have their numbers in that folder."""
+    """A LeRobot folder, open for reading; episodes are numbered as in the folder."""
 
     path: Path
     info: dict[str, Any]
@@ -52,20 +52,20 @@ class ExportSource(Protocol):
 
     @property
     def episodes(self) -> Sequence[int]:
-        """Episodes whose files are there."""
+        """Episodes whose files exist."""
         ...
 
     @property
     def absent(self) -> str:
-        """What the folder describes and does not hold, in words; empty where all is there."""
+        """Description of missing files; empty if the folder is complete."""
         ...
 
     def length(self, episode: int) -> int:
-        """Frames of an episode."""
+        """Return the number of frames of an episode."""
         ...
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Columns of an episode's table, by default all."""
+        """Return columns of an episode's table, by default all."""
         ...
 
     def clip(self, episode: int, key: str) -> VideoClip:
@@ -78,10 +78,10 @@ class ExportSource(Protocol):
 
 
 def open_source(path: Path | str, *, pictures: bool = True) -> SourceV3 | SourceV21:
-    """Open a LeRobot folder of version 2 or 3; without its videos if ``pictures`` is false.
+    """Open a LeRobot folder of version 2 or 3; its videos are ignored if ``pictures`` is false.
 
     Raises:
-        DatasetError: it is neither; describes its content.
+        DatasetError: it is not a LeRobot folder of these versions, or it is damaged.
     """
     path = Path(path)
     info = path / layout.INFO
@@ -92,7 +92,7 @@ def open_source(path: Path | str, *, pictures: bool = True) -> SourceV3 | Source
 
 
 class _Folder:
-    """What both versions share."""
+    """Properties that both versions share."""
 
     path: Path
     info: dict[str, Any]
@@ -119,7 +119,7 @@ class _Folder:
         return [key for key, feature in self.features.items() if feature["dtype"] == "image"]
 
     def numeric_keys(self) -> list[str]:
-        """Keys of features that are numbers, those that every dataset has last."""
+        """Return the keys of numeric features; the index features come last."""
         own = [
             key
             for key, feature in self.features.items()
@@ -129,10 +129,10 @@ class _Folder:
 
 
 class SourceV3(_Folder):
-    """A v3.0 folder.
+    """A LeRobot v3.0 folder as an `ExportSource`.
 
     Raises:
-        DatasetError: not one, or damaged.
+        DatasetError: it is not a v3.0 folder, or it is damaged.
     """
 
     def __init__(self, path: Path, *, pictures: bool = True) -> None:
@@ -143,26 +143,26 @@ class SourceV3(_Folder):
 
     @property
     def episodes(self) -> Sequence[int]:
-        """All of them."""
+        """All episodes."""
         return range(len(self.reader))
 
     def length(self, episode: int) -> int:
-        """Frames of an episode."""
+        """Return the number of frames of an episode."""
         return int(self.reader.lengths[episode])
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Columns of an episode's table."""
+        """Return columns of an episode's table, by default all."""
         return self.reader.frames_table(episode, columns)
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """The episode's span of a video file."""
+        """Return the episode's part of a video file."""
         row = self.reader.row(episode)
         values = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
         path = layout.inside(self.path, self.info["video_path"], {**values, "video_key": key})
         return VideoClip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Further columns of the episode table."""
+        """Yield each episode's other columns of the episode table, such as its provenance."""
         for path in sorted((self.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
             table = read_table(path)
             own = [n for n in table.column_names if n not in _PLACES and not n.startswith(_PREFIXES)]
@@ -171,7 +171,7 @@ class SourceV3(_Folder):
 
 
 class SourceV21(_Folder):
-    """A v2.0 or v2.1 folder, which may be incomplete.
+    """A LeRobot v2.0 or v2.1 folder as an `ExportSource`; it may be incomplete.
 
     Raises:
         DatasetError: its metadata is damaged, or all files are missing.
@@ -200,19 +200,19 @@ class SourceV21(_Folder):
 
     @property
     def episodes(self) -> Sequence[int]:
-        """Those whose table and videos are there."""
+        """Episodes whose table and videos exist."""
         return self._present
 
     def length(self, episode: int) -> int:
-        """Frames of an episode, as its table has."""
+        """Return the number of rows in an episode's table."""
         return self._lengths(episode)
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """Columns of an episode's file."""
+        """Return columns of an episode's file, by default all."""
         return read_table(self._file(episode, "data_path"), columns)
 
     def clip(self, episode: int, key: str) -> VideoClip:
-        """The whole of the episode's video file."""
+        """Return the episode's video file as one clip."""
         path = self._file(episode, "video_path", key)
         reader = PacketReader(path)
         begin = float((reader.stream.start_time or 0) * reader.stream.time_base)
@@ -220,7 +220,7 @@ class SourceV21(_Folder):
         return VideoClip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
     def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield the additional data of twinloop's exports, and further keys of ``episodes.jsonl``."""
+        """Yield each episode's other keys of ``episodes.jsonl``, and the data that twinloop's export added."""
         beside = self.path / EPISODE_FACTS
         told = {int(row.pop("episode_index")): row for row in (_json_lines(beside) if beside.is_file() else [])}
         for episode, row in self._rows.items():
@@ -253,10 +253,10 @@ class SourceV21(_Folder):
 
 
 def check_info(info: Mapping[str, Any], *, where: Path) -> None:
-    """Refuse what cannot be: rates, chunks and shapes that are none, and features named like paths, which name folders.
+    """Check rate, chunk size, shapes and feature names in ``info.json``; a feature name must not be a path.
 
     Raises:
-        DatasetError: names the key.
+        DatasetError: a value is invalid; names the key.
     """
     rate, chunk = info.get("fps"), info.get("chunks_size", layout.FILES_PER_CHUNK)
     if not isinstance(rate, int | float) or not 0 < rate < float("inf"):
@@ -298,17 +298,17 @@ def read_tasks(path: Path) -> list[str]:
 
 
 def _blind(info: Mapping[str, Any]) -> dict[str, Any]:
-    """``info.json`` of the same dataset without its videos."""
+    """Return ``info.json`` without the video features."""
     kept = {key: feature for key, feature in info["features"].items() if feature["dtype"] != "video"}
     return {**info, "features": kept, "video_path": None}
 
 
 def _dense(tasks: Mapping[int, str], where: Path) -> list[str]:
-    """Texts in order of their index; an index that nothing has gets an empty text."""
+    """Return the task texts in order of their index; a missing index gets an empty text."""
     if tasks and not (min(tasks) >= 0 and max(tasks) < _MOST_TASKS):
         raise DatasetError(
             f"{where} numbers tasks from {min(tasks)} to {max(tasks)}; they count from 0 and below {_MOST_TASKS}. "
-            "Number them anew."
+            "Renumber them."
         )
     return [tasks.get(index, "") for index in range(max(tasks, default=-1) + 1)]
 

@@ -1,7 +1,7 @@
-"""Read one episode as streams over time, each with its own clock: images, signals, and data of the simulator.
+"""Read one episode as time series for an export: images, features, signals, and simulator data.
 
-Times are the episode's true ones: the simulator's clock, a recorded log's times, ``observation.time``, or else
-LeRobot's nominal ``frame / fps``.
+Times are true times: from the simulator, the recorded log or ``observation.time``; if none exists, LeRobot's nominal
+``frame / fps``.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True, kw_only=True)
 class StreamEvent:
-    """Something to read at a time of the episode, in s."""
+    """A text at a time of the episode, in s."""
 
     time: float
     text: str
@@ -44,7 +44,7 @@ class StreamEvent:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyShape:
-    """What a body looks like: ``size`` as MuJoCo has it for its kind, placed in the body's frame; colours 0 to 1.
+    """Shape of a body: MuJoCo's ``size`` for its kind in m, pose in the body's frame (wxyz), colours 0 to 1.
 
     A ``mesh`` has ``vertices`` ``(n, 3)`` in m and ``faces`` ``(m, 3)``.
     """
@@ -61,7 +61,7 @@ class BodyShape:
 
 @dataclass(frozen=True, kw_only=True)
 class BodyPoses:
-    """Where every body is at every frame, in the world: ``position`` ``(T, n, 3)``, ``quaternion`` wxyz."""
+    """World pose of each body at each frame: ``position`` ``(T, n, 3)`` in m, ``quaternion`` ``(T, n, 4)`` wxyz."""
 
     names: tuple[str, ...]
     position: Array
@@ -79,9 +79,9 @@ def _no_events(_index: int) -> Sequence[StreamEvent]:
 
 @dataclass(frozen=True, kw_only=True)
 class GroundTruth:
-    """Data of the simulator and of labels beyond the dataset; each is read when needed.
+    """Functions that return simulator data and labels of an episode, which the dataset itself does not have.
 
-    ``command`` is the twin's input, ``position`` or ``torque``. ``notes`` are added to every export.
+    ``command`` is the twin's command type, ``position`` or ``torque``. ``notes`` are added to the result of an export.
     """
 
     simulation: Callable[[int], StoredSimulation | None] = _nothing
@@ -98,12 +98,12 @@ PICTURES = "observation.images."
 ACTION, SUCCESS, REWARD = "action", "next.success", "next.reward"
 _NUMBERS = ("float", "int", "uint", "bool")
 ARROW_M_PER_N = 0.005  # length of a contact's arrow: gravity on 1 kg is 5 cm, a gripper's 20 N are 10 cm
-_CHUNK = 32  # pictures that are decoded at once: 7 MB of 240×320
+_CHUNK = 32  # images that are decoded at once: 7 MB of 240×320
 
 
 @dataclass(frozen=True, kw_only=True)
 class TimeSeries:
-    """Numbers over time: ``values`` ``(T, k)`` at ``time`` ``(T,)`` in s, a name and a unit ("" unknown) per column."""
+    """Time series ``values`` ``(T, k)`` at ``time`` ``(T,)`` in s, with a name and a unit ("": unknown) per column."""
 
     name: str
     time: Array
@@ -112,14 +112,14 @@ class TimeSeries:
     units: tuple[str, ...]
 
     def each(self) -> Iterator[TimeSeries]:
-        """Each column alone."""
+        """Yield each column as a separate time series."""
         for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
             values = self.values[:, i : i + 1]
             yield TimeSeries(name=self.name, time=self.time, values=values, columns=(column,), units=(unit,))
 
 
 class EpisodeStreams:
-    """One episode; everything is read at first access."""
+    """Time series of one episode; data are read at first access."""
 
     def __init__(self, reader: DatasetReader, index: int) -> None:
         self.reader, self.index = reader, index
@@ -130,17 +130,17 @@ class EpisodeStreams:
 
     @property
     def name(self) -> str:
-        """The content's name in our datasets, else its number in the dataset."""
+        """Episode id in twinloop's datasets, else ``episode_N`` with its index."""
         return self.reader.episode_ids[self.index] if self.ours else f"episode_{self.index:06d}"
 
     @functools.cached_property
     def tasks(self) -> tuple[str, ...]:
-        """Task texts."""
+        """Task texts of the episode."""
         return tuple(map(str, self.reader.row(self.index).get("tasks") or ()))
 
     @functools.cached_property
     def provenance(self) -> dict[str, Any]:
-        """Origin of the episode, as plain values; empty without provenance."""
+        """Provenance of the episode as a JSON-compatible dictionary; empty without provenance."""
         return self.reader.provenance(self.index).to_json() if self.ours else {}
 
     @functools.cached_property
@@ -155,16 +155,16 @@ class EpisodeStreams:
 
     @functools.cached_property
     def states(self) -> Array:
-        """The simulator's states ``(T+1, n)``; of simulated episodes only."""
+        """Simulator states ``(T+1, n)``; only for simulated episodes."""
         return self.reader.states(self.index)
 
     @property
     def units(self) -> UnitMap | None:
-        """The unit map of the joints' columns, if there is one."""
+        """Unit map of the joint columns, or None."""
         return self.reader.units
 
     def features(self) -> Iterator[TimeSeries]:
-        """Every numeric feature, in the dataset's own units."""
+        """Yield each numeric feature in the dataset's own units."""
         for key, entry in self.reader.info["features"].items():
             if key in INDEX_FEATURES or not str(entry["dtype"]).startswith(_NUMBERS):
                 continue
@@ -174,10 +174,10 @@ class EpisodeStreams:
             yield TimeSeries(name=key, time=self.time, values=values, columns=columns, units=units)
 
     def joints_si(self, command: str = "position") -> Iterator[TimeSeries]:
-        """Yield commanded and measured joints in SI; none if the dataset does not declare the unit.
+        """Yield commanded and measured joint values in SI; nothing if the joint units are unknown.
 
         Args:
-            command: the twin's input, if the episode itself does not declare it: ``position`` or ``torque``.
+            command: command type if the episode does not declare it: ``position`` or ``torque``.
         """
         map_ = self.units
         if map_ is None or not map_.known:
@@ -195,7 +195,7 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
 
     def signals(self) -> Iterator[TimeSeries]:
-        """Yield measurements with their own times, by twinloop's names (``wrench/SITE``), in SI."""
+        """Yield sensor signals with their own times in SI, under twinloop's names (``wrench/SITE``)."""
         found: dict[str, LoggedSignal] = {}
         if self.recorded:
             found = stored_signals(self.reader, self.index)
@@ -206,13 +206,13 @@ class EpisodeStreams:
             yield TimeSeries(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
 
     def rows(self, table: str, columns: Sequence[str]) -> pa.Table | None:
-        """Return some columns of the episode's rows of a side table, or None without that table."""
+        """Return columns of the episode's rows of a side table, or None if there is no such table."""
         if not self.ours or table not in self.reader.side_tables:
             return None
         return self.reader.side_rows(table, self.index, columns)
 
     def events(self) -> list[StreamEvent]:
-        """The task, and when success came and went, by the dataset's own predicate."""
+        """Return events of the dataset: tasks, invalid state, and each change of ``next.success``."""
         start = float(self.time[0])
         found = [StreamEvent(time=start, text=f"task: {task}") for task in self.tasks]
         if (reason := str(self.provenance.get("invalid_reason") or "")) or self.provenance.get("valid") is False:
@@ -242,7 +242,7 @@ class EpisodeStreams:
             yield from read(range(start, min(start + _CHUNK, self.length)))
 
     def exact(self, key: str) -> Array:
-        """Actions or states with a log's own numbers where it has them."""
+        """Return actions or states, for recorded episodes with the unrounded values of the log."""
         if not self.recorded:
             return self.reader.array(self.index, key)
         log = self.reader.log_episode(self.index)
@@ -250,11 +250,11 @@ class EpisodeStreams:
 
 
 def open_reader(source: Path) -> DatasetReader:
-    """A LeRobot v3.0 folder.
+    """Open a LeRobot v3.0 folder.
 
     Raises:
-        InputError: it is of version 2, and how it becomes one.
-        DatasetError: it is no dataset.
+        InputError: it has version 2; the message explains how to convert it.
+        DatasetError: it is not a dataset.
     """
     info = source / INFO
     if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v2"):
@@ -265,23 +265,23 @@ def open_reader(source: Path) -> DatasetReader:
 
 
 def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
-    """Return the images of a camera by episode."""
+    """Return the image readers of a camera by ``episode_index``."""
     return {int(row.name.rpartition(" ")[2]): row for row in open_pictures(reader.path, camera).episodes}
 
 
 def cameras_of(reader: DatasetReader) -> list[str]:
-    """Return the names of a dataset's cameras, as video or in its tables."""
+    """Return the names of a dataset's cameras, stored as videos or in tables."""
     features = reader.info["features"]
     named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(PICTURES)}
     return [key.removeprefix(PICTURES) for key, dtype in named.items() if dtype in ("video", "image")]
 
 
 def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
-    """Return the cameras of a setting: all by default, ``none``, or names with commas.
+    """Return the cameras that a setting selects: all by default, ``none``, or names separated by commas.
 
     Raises:
-        InputError: there are none.
-        UnknownNameError: there is none of that name.
+        InputError: the dataset has no cameras.
+        UnknownNameError: there is no camera of that name.
     """
     present = cameras_of(reader)
     if words is None or words == "all":
@@ -298,10 +298,10 @@ def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
 
 
 def require_absent(output: Path) -> None:
-    """Refuse a file that exists, or that would be inside a dataset's folder.
+    """Check that an output does not exist and is not inside a dataset's folder.
 
     Raises:
-        InputError: names the file.
+        InputError: it exists or is inside a dataset.
     """
     if output.exists():
         raise InputError(f"{output} exists. Nothing is written over: choose another output.")
@@ -311,7 +311,7 @@ def require_absent(output: Path) -> None:
 
 
 def column_names(reader: DatasetReader, key: str, width: int) -> tuple[str, ...]:
-    """Names of a feature's columns; joints without LeRobot's ``.pos``, numbers where the metadata has no names."""
+    """Return a feature's column names without LeRobot's ``.pos``; column numbers if the metadata has no names."""
     names = [name.removesuffix(".pos") for name in reader.feature_names(key)]
     if len(set(names)) == width:
         return tuple(names)
@@ -329,15 +329,15 @@ def feature_units(reader: DatasetReader, key: str, width: int) -> tuple[str, ...
 
 
 STREAM_SETTINGS = {
-    "cameras": "cameras with commas, all (default) or none",
-    "pictures": "video (packets copied where that can be done, default) or jpeg",
+    "cameras": "camera names separated by commas, all (default) or none",
+    "pictures": "format of images: video (default, packets copied if possible) or jpeg",
 }
 _PICTURES = ("video", "jpeg")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExportSelection:
-    """A dataset, the cameras to show, whether their packets are copied, and what else is known of its episodes."""
+    """Content of an export: dataset, cameras, whether video packets are copied, and data of the simulator."""
 
     reader: DatasetReader
     cameras: list[str]
@@ -346,13 +346,13 @@ class ExportSelection:
 
 
 def read_asked(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
-    """Return the selection of a format's options.
+    """Parse the settings ``pictures`` and ``cameras`` of an export.
 
     Args:
-        name: the format's, for messages.
+        name: name of the format, for messages.
 
     Raises:
-        UnknownNameError: no such camera or kind of images.
+        UnknownNameError: no such camera or image format.
     """
     pictures = options.settings.get("pictures", _PICTURES[0])
     if pictures not in _PICTURES:

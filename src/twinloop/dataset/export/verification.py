@@ -1,4 +1,4 @@
-"""Compare an export with its source: random frames, number by number and image by image."""
+"""Compare random frames of an export with its source: numeric features and images."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from twinloop.dataset.export.protocol import ExportReader
 from twinloop.dataset.export.source import open_source
 from twinloop.dataset.media.picture_sources import decoded_cells
 
-RENUMBERED = ("episode_index", "index", "task_index")  # what an export counts anew
+RENUMBERED = ("episode_index", "index", "task_index")  # features that an export renumbers
 
 
 class FolderReader:
-    """A LeRobot folder frame by frame; episodes are counted from 0 in the folder's order."""
+    """Frame reader of a LeRobot folder as an `ExportReader`; episodes are counted from 0 in the folder's order."""
 
     def __init__(self, path: Path | str, *, pictures: bool = True) -> None:
         self._source = open_source(path, pictures=pictures)
@@ -30,12 +30,12 @@ class FolderReader:
 
     @property
     def lengths(self) -> list[int]:
-        """Frames of each episode."""
+        """Number of frames of each episode."""
         return [self._source.length(episode) for episode in self._episodes]
 
     @property
     def cameras(self) -> list[str]:
-        """Features with images."""
+        """Feature keys with images."""
         return [*self._source.video_keys, *self._source.image_keys]
 
     def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
@@ -45,7 +45,7 @@ class FolderReader:
         return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
 
     def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
-        """Return one image."""
+        """Return one image ``(height, width, 3)`` of a camera."""
         number = self._episodes[episode]
         if camera in self._source.image_keys:
             cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
@@ -63,8 +63,8 @@ FRAMES = 10
 LEAST_PSNR_DB = 30.0
 """PSNR in dB below which two images count as different.
 
-Lossy coding of camera images has 30 to 50 dB for 8 bits
-(https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"), a wrong frame of a moving scene less.
+Lossy coding of 8-bit camera images typically has 30 to 50 dB
+(https://en.wikipedia.org/wiki/Peak_signal-to-noise_ratio, "typical values"); a wrong frame of a moving scene has less.
 """
 _STREAM = "verify export"
 
@@ -88,11 +88,11 @@ class ExportVerification:
 
     @property
     def accepted(self) -> bool:
-        """Whether numbers are equal and images equal within their codec's error."""
+        """Whether all numbers are equal and all images are equal within the error of the codec."""
         return not self.defects
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary."""
         return {**vars(self), "accepted": self.accepted}
 
     def __str__(self) -> str:
@@ -111,12 +111,12 @@ def verify_export(
     Args:
         source: the source of the export.
         export: the written export.
-        episodes: for each of the export's episodes, the source's, counted from 0 among those it plays.
+        episodes: for each episode of the export, the position of its source episode in ``source``.
         frames: number of frames.
-        seed: of the draw.
+        seed: seed of the draw.
 
     Raises:
-        DatasetError: the export has another number of episodes, or shares no feature with its source.
+        DatasetError: the export has another number of episodes, or no numeric feature in common with its source.
     """
     if len(export.lengths) != len(episodes):
         raise DatasetError(f"The export has {len(export.lengths)} episodes; {len(episodes)} were written.")
@@ -157,7 +157,7 @@ class _ComparedFrames:
         self.defects: list[str] = []
 
     def compare(self, source: ExportReader, export: ExportReader, theirs: int, ours: int, frame: int) -> None:
-        """One frame, in its every feature that both have."""
+        """Compare one frame in all features that both readers have."""
         before, after, self.frames = source.numbers(theirs, frame), export.numbers(ours, frame), self.frames + 1
         for key in before.keys() & after.keys():
             self.numbers.add(key)

@@ -1,4 +1,4 @@
-"""Return the images of an episode as encoded samples that any program decodes in order, without decoding here."""
+"""Copy the images of an episode as encoded samples without decoding them; any program can decode them in order."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from twinloop.core.errors import DatasetError
 from twinloop.dataset.export.source import VideoClip
 from twinloop.dataset.media.video_copy import EpisodePackets, PacketFile, PacketReader
 
-# How a stream out of an MP4 file becomes one that carries its own set-up, by codec; AV1 is such already.
+# Bitstream filters that convert MP4 packets to self-contained ones, by codec; AV1 needs none.
 _FILTERS = {"h264": "h264_mp4toannexb", "hevc": "hevc_mp4toannexb", "av1": None}
-FORMATS = {"h264": "h264", "hevc": "h265", "av1": "av1"}  # Foxglove's words
-_JPEG_QUALITY = 92  # about 40 dB on rendered pictures, where LeRobot's own video has 35 to 40
+FORMATS = {"h264": "h264", "hevc": "h265", "av1": "av1"}  # Foxglove's names
+_JPEG_QUALITY = 92  # about 40 dB PSNR on rendered images; LeRobot's video has 35 to 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class VideoSamples:
-    """The samples of one episode and camera, one per frame, and their ``format`` in Foxglove's words."""
+    """Encoded samples of one episode and camera, one per frame, and Foxglove's name of their ``format``."""
 
     format: str
     data: list[bytes]
 
 
 def copied_samples(clip: VideoClip) -> VideoSamples | None:
-    """A clip's packets as samples: H.264 and H.265 in Annex B with their set-up before key frames.
+    """Copy a clip's packets as samples: H.264 and H.265 in Annex B with parameter sets before key frames.
 
-    None where they cannot be copied: the codec is none of `FORMATS`, a frame is shown before one that it needs, or the
-    episode does not begin with a key frame.
+    Return None if they cannot be copied: the codec is not in `FORMATS`, a frame depends on a later one, or the episode
+    does not begin with a key frame.
 
     Raises:
         DatasetError: the file is damaged.
@@ -78,7 +78,7 @@ def episode_file(clip: VideoClip) -> bytes | None:
 
 
 def cut_of(reader: PacketReader, clip: VideoClip) -> EpisodePackets | None:
-    """The packets of a clip; see `PacketReader.cut`."""
+    """Return the packets of a clip, or None if they cannot be copied without the neighbouring episodes."""
     return reader.cut(clip.start_s, clip.frames, _rate(clip))
 
 

@@ -1,4 +1,4 @@
-"""Compute content ids for episodes without provenance: a SHA-256 that is the same for every copy of an episode."""
+"""Compute content ids of episodes without provenance: a SHA-256 that is equal for all copies of an episode."""
 
 from __future__ import annotations
 

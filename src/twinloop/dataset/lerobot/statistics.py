@@ -71,7 +71,7 @@ class Moments:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Moments:
-        """Invert `to_json`."""
+        """Read the dictionary that `to_json` returns."""
         arrays = {name: np.array(value[name], dtype=np.float64) for name in ("low", "high", "mean", "m2")}
         return cls(count=value["count"], **arrays)
 

@@ -228,7 +228,7 @@ def _broken_videos(folder: Path, info: Mapping[str, Any], key: str, table: Path)
 
 
 def _require_whole(path: Path) -> None:
-    """Refuse an MP4 file that is missing, ends within a box, or has no index."""
+    """Check that an MP4 file exists, does not end within a box, and has its index and frames."""
     if not path.is_file():
         raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
     size, at, kinds = path.stat().st_size, 0, list[bytes]()

@@ -133,7 +133,7 @@ class DatasetWriter:
         tables: Mapping[str, SideTable] | None = None,
         documents: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> None:
-        """Add one block. After the return it is on disk and visible; after an exception nothing has changed.
+        """Commit one block; it is then on disk and visible, and after an exception nothing has changed.
 
         Args:
             block: must be `next_block`.

@@ -1,1 +1,1 @@
-"""Recorded logs: importers, checks before anything is fitted, resampling, public sets."""
+"""Read, check, resample and convert recorded logs; public sets of real data."""

@@ -1,4 +1,4 @@
-"""A recorded log as a LeRobotDataset v3.0: rounded for learners, exact for the engine."""
+"""Convert a recorded log to a LeRobotDataset v3.0, with float32 features and the log's unrounded values."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ def write_log_dataset(
     licence: str = "",
     block_size: int = 64,
 ) -> Path:
-    """Write the episodes of one log as a v3.0 dataset of source ``real`` (or the source of the episodes).
+    """Write the episodes of one log as a v3.0 dataset; each episode keeps its source (``real`` or ``sim``).
 
     LeRobot's files get nominal timestamps at the log's median rate and float32 values; the log's times and numbers are
     stored in addition, and `load_log` on the result returns them unchanged. Signals are stored exactly, and those that
     all episodes have become features as well (see `recorded_signals`).
 
     Args:
-        episodes: with the same joints and units; numbered by position in the dataset, with their original index stored.
+        episodes: episodes with the same joints and units; numbered by position, their original index is stored.
         path: a missing or empty folder.
         name: the dataset's name; by default the folder's.
-        data_hash: the hash of the log's files, stored in the provenance.
-        licence: the data's licence, for the card.
+        data_hash: hash of the log's files, stored in the provenance.
+        licence: licence of the data, for the dataset card.
         block_size: episodes per file.
 
     Raises:
@@ -93,7 +93,7 @@ def write_log_dataset(
 def _tables(
     episodes: Sequence[Episode], numbers: Sequence[int], chosen: Sequence[Episode]
 ) -> dict[str, SideTable] | None:
-    """The side tables of some of the episodes: those that any episode has something for."""
+    """Return the side tables (signals, simulations) of a block; None if no episode of the log has such data."""
     tables: dict[str, SideTable] = {}
     if any(episode.signals for episode in episodes):
         tables[TABLE] = signals_table(numbers, chosen)

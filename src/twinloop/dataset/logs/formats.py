@@ -1,4 +1,4 @@
-"""One door for robot logs: recognise the format, read it, return episodes."""
+"""Load robot logs: recognize the format, read the files, and return episodes."""
 
 from __future__ import annotations
 
@@ -62,9 +62,9 @@ def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
         **said: metadata that the log lacks, see `LogMetadata`.
 
     Raises:
-        InputError: there is no file, or no format recognises it.
-        UnitsError: the log does not declare its units; the message is the question to answer.
-        LogError: empty, NaN, time that does not increase, a missing joint, several matching topics.
+        InputError: there is no such file, or no importer recognizes it.
+        UnitsError: the log does not declare its units; the message requests them.
+        LogError: no episodes, NaN, times that do not increase, a missing joint, or several matching topics.
         DatasetError: a damaged file; names it.
         MissingDependencyError: the format needs a package that is not installed; names it.
     """
@@ -72,7 +72,7 @@ def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
 
 
 def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
-    """Return the episodes as `load_log`, but unchecked: with NaN, repeated times and other defects.
+    """Return the episodes of a log without checks: they may have NaN, repeated times and other defects.
 
     Raises:
         TwinloopError: as `load_log`, except for defects of values and times.

@@ -1,6 +1,6 @@
-"""Resample episodes with irregular times to a uniform rate: commands held, measurements interpolated, gaps kept.
+"""Resample episodes with irregular times to a uniform rate: commands are held, measurements interpolated, gaps kept.
 
-Nothing is filtered: a lower rate aliases frequencies above half of it, so choose one near the log's.
+Nothing is filtered: frequencies above half of the new rate are aliased, so choose a rate near that of the log.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import Episode, LoggedSignal
 from twinloop.core.units import UnitMap
 
-GAP_FACTOR = 4.0  # a step longer than so many median steps is a gap: three frames in a row are missing (our choice)
+GAP_FACTOR = 4.0  # a step longer than this many median steps is a gap: three frames in a row are missing (our choice)
 _TURN = 2 * math.pi
-HELD = ("motor", "enabled")  # signals that are commands or switches: they hold until the next one
+HELD = ("motor", "enabled")  # signals that are commands or switches: values are held until the next one
 
 
 def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Episode]:
@@ -41,20 +41,19 @@ def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Epis
 
 
 def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = None) -> list[Episode]:
-    """An episode on uniform grids of ``rate_hz``, one for each piece between gaps.
+    """Resample an episode to uniform grids of ``rate_hz``, one per part between gaps.
 
-    A frame of the grid has the command that held then and the measurement in between its neighbours: joint angles
-    the short way round (a log that wraps at ±180° comes out unwrapped), orientations by spherical interpolation,
-    other signals linearly; ``motor`` and ``enabled`` are held. Signals come out at the frames' times, those frames
-    left out for which nothing was measured.
+    Commands are held. Joint angles are interpolated linearly after unwrapping (a log that wraps at ±180° becomes
+    unwrapped), orientations spherically, other signals linearly; ``motor`` and ``enabled`` are held. Signals get the
+    times of the frames, without those for which nothing was measured.
 
     Args:
         episode: with increasing times.
-        rate_hz: frames per second of the grid, which begins at the first time of each piece.
-        longest_gap_s: see `split_gaps`.
+        rate_hz: frames per second; each grid begins at the first time of its part.
+        longest_gap_s: a longer step is a gap; by default `GAP_FACTOR` median steps.
 
     Raises:
-        InputError: a rate that is not positive.
+        InputError: the rate is not positive.
     """
     if not rate_hz > 0:
         raise InputError(f"A rate of {rate_hz:g} Hz is no grid. Give frames per second, such as 100.")
@@ -62,23 +61,23 @@ def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = 
 
 
 def hold(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Zero-order hold: the last of ``values`` ``(T, k)`` at or before each moment; the first before the beginning."""
+    """Return the last of ``values`` ``(T, k)`` at or before each time (zero-order hold); the first value before all."""
     moments = np.asarray(time, dtype=np.float64)
-    # A grid point may miss its frame's time by rounding: it counts as reached.
+    # Tolerance for rounding errors between grid points and frame times.
     slack = 1e-9 * max(1.0, float(np.abs(moments).max(initial=0.0)))
     row = np.searchsorted(moments, np.asarray(at, dtype=np.float64) + slack, side="right") - 1
     return np.asarray(values, dtype=np.float64)[np.maximum(row, 0)]
 
 
 def interpolate(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Linear interpolation of ``values`` ``(T, k)``, column by column; the end values hold beyond the ends."""
+    """Interpolate columns of ``values`` ``(T, k)`` linearly; beyond the ends the end values are held."""
     columns = np.asarray(values, dtype=np.float64)
     made = [np.interp(at, time, column) for column in columns.T]  # pyright: ignore[reportArgumentType,reportCallIssue]
     return np.stack(made, axis=1) if made else np.empty((np.size(at), 0))
 
 
 def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
-    """Spherical interpolation of unit quaternions ``(T, 4)`` at moments within ``time``; of one sign throughout."""
+    """Interpolate wxyz quaternions ``(T, 4)`` spherically, with continuous signs; beyond the ends values are held."""
     quaternions = np.asarray(wxyz, dtype=np.float64)
     rotations = Rotation.from_quat(quaternions, scalar_first=True)
     moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))
@@ -95,7 +94,7 @@ def turn_of(units: UnitMap) -> NDArray[np.float64]:
 
 
 def unwrapped(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
-    """Columns ``(T, n)`` without jumps of about a full turn, ``(n,)``; infinite turns leave a column as it is."""
+    """Unwrap columns ``(T, n)`` with full turns ``(n,)``; a column with an infinite turn is unchanged."""
     columns = np.array(values, dtype=np.float64)
     for column, turn in enumerate(np.asarray(turns, dtype=np.float64)):
         if np.isfinite(turn):
@@ -110,7 +109,7 @@ def _piece(episode: Episode, first: int, stop: int) -> Episode:
         within = (signal.time >= begin) & (signal.time <= end)
         before = np.flatnonzero(signal.time <= begin)
         if name in HELD and len(before):
-            within[before[-1]] = True  # what holds at the piece's beginning
+            within[before[-1]] = True  # the value that is held at the beginning of the part
         signals[name] = replace(signal, time=np.maximum(signal.time[within], begin), values=signal.values[within])
     rows = slice(first, stop)
     return replace(
@@ -143,7 +142,7 @@ def _signal_on_grid(name: str, signal: LoggedSignal, at: NDArray[np.float64]) ->
 
 
 def _same_sign(quaternions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The same rotations, each quaternion on the side of the one before."""
+    """Return the same rotations with the sign of each quaternion nearest to the previous one."""
     flips = np.sum(quaternions[1:] * quaternions[:-1], axis=1) < 0
     sign = np.cumprod(np.where(flips, -1.0, 1.0))
     return np.concatenate([quaternions[:1], quaternions[1:] * sign[:, None]])

@@ -23,7 +23,7 @@ _STREAM = "gap/vision/frames"
 _SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 _ARRAYS = (".npy", ".npz")
 _MOST_ARRAY_BYTES = 4 << 30  # of an npz file, which is unpacked into memory; an npy file is read from the disk
-_PLAIN = 0.5  # standard deviation in 8-bit steps below which an image has a single colour: rounding alone gives 0.29
+_PLAIN = 0.5  # standard deviation in 8-bit steps below which an image has a single colour; rounding alone gives 0.29
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +76,7 @@ class ImageSample:
 
 
 def samples(pictures: ImageSet, frames: int, *, seed: int = 0, size: Size | None = None) -> Iterator[ImageSample]:
-    """Yield random images of every episode in turn, at most ``frames`` each, drawn without replacement.
+    """Yield up to ``frames`` random images of each episode in turn, drawn without replacement.
 
     Args:
         pictures: the images to sample from.

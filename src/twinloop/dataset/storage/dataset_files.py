@@ -1,4 +1,4 @@
-"""Decide which files belong to a dataset: the files that `pull` and `fetch` download, and those they leave out.
+"""Select the files that belong to a dataset; `pull` and `fetch` download only these.
 
 A dataset consists of tables, images, videos and JSON in the folders of LeRobot's layout (v2.1 or v3.0) and of
 twinloop. All other files are left out: programs, pickles, notebooks, hidden files, and names that another system reads

@@ -146,8 +146,8 @@ _KEPT = ("data/", "meta/", "twinloop/log/")
 class StoreTarget:
     """An address in a store as a `DatasetTarget`; ``path`` is a temporary folder.
 
-    It has the files that the writer reads again. A store has no locks: a second writer is noticed when one of the two
-    finds that the other has moved the pointer.
+    The folder has the files that the writer reads again. A store has no locks: two writers are detected when one of
+    them finds that the other has moved the pointer.
 
     Raises:
         DatasetError, MissingDependencyError, UnknownNameError: see `ObjectStore`.
@@ -160,7 +160,7 @@ class StoreTarget:
         self.path, self.held = Path(self._scratch.name) / "dataset", True
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """See `DatasetTarget`; committed files that the writer reads again are downloaded."""
+        """Download the committed files that the writer reads again, check the spec, and return the stored progress."""
         commit = self._store.commit()
         strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
         if strangers:
@@ -179,7 +179,7 @@ class StoreTarget:
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `DatasetTarget`: upload the new files, then a manifest, then the pointer."""
+        """Yield the next snapshot; then upload its new files, the manifest, and the pointer."""
         with next_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
@@ -189,7 +189,7 @@ class StoreTarget:
                     (stage / path).unlink(missing_ok=True)
 
     def release(self) -> None:
-        """See `DatasetTarget`."""
+        """Remove the temporary folder; the target can no longer be written."""
         self.held = False
         self._scratch.cleanup()
 
@@ -287,24 +287,24 @@ class FolderTarget:
 
     @property
     def held(self) -> bool:
-        """See `DatasetTarget`."""
+        """Whether the lock of the folder is still held."""
         return self._lock.held
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
-        """See `DatasetTarget`."""
+        """Restore the folder after a killed writer, check the spec, and return the stored progress."""
         with writing_to(self.path):
             recover(self.path)
             return begin(self.path, spec, resume=resume)
 
     @contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
-        """See `DatasetTarget`."""
+        """Yield the next snapshot, which replaces the folder if the block succeeds."""
         del final
         with next_snapshot(self.path) as stage:
             yield stage
 
     def release(self) -> None:
-        """See `DatasetTarget`."""
+        """Release the lock of the folder."""
         self._lock.release()
 
 

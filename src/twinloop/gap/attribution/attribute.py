@@ -34,7 +34,7 @@ Array = NDArray[np.float64]
 
 
 class SquaredErrorShares:
-    """Shares of squared errors.
+    """Computation of the shares of a squared error that groups of parameters explain.
 
     Args:
         sums: squared errors ``(nworld, nepisode, nchannel)`` of a design's worlds.
@@ -88,7 +88,7 @@ class SquaredErrorShares:
         return np.append(own, own[whole > 0].mean() if (whole > 0).any() else np.nan)
 
     def interactions(self) -> Array:
-        """Return the largest |share − mean of joining first and last| of any group, by column, ``(nchannel + 1,)``."""
+        """Return the largest |share − mean of joining first and last| over groups, by column, ``(nchannel + 1,)``."""
         halves = (self._effects.alone + self._effects.back) / 2
         return np.abs(ratios(self._effects.share - halves, self._whole, self._mix)).max(axis=0)
 

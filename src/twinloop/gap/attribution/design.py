@@ -113,7 +113,7 @@ class DrawDesign:
         return 1 + self.ndraw * (2 * self.ngroup + 1)
 
     def table(self, twin: Twin, groups: Sequence[ParameterGroup], draws: Mapping[str, Array]) -> ParamTable:
-        """Return the worlds, from values ``(ndraw,)`` by name."""
+        """Return the table of worlds from drawn values ``(ndraw,)`` by parameter name."""
         one = np.eye(self.ngroup, dtype=bool)
         each = np.concatenate([one, ~one, np.ones((1, self.ngroup), dtype=bool)])
         columns = {}

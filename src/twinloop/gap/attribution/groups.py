@@ -25,7 +25,7 @@ class ParameterGroup:
     params: tuple[str, ...]
 
     def text(self) -> str:
-        """Return its name and parameters, with ``*`` for the parts that differ."""
+        """Format the group's name and parameters, with ``*`` for the parts of names that differ."""
         return f"{self.name}: {', '.join(_patterns(self.params))}"
 
 

@@ -11,7 +11,7 @@ from twinloop.core.records import Episode
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin
 
-_LEAST = 4  # episodes that are kept whatever the budget: fewer have no interval
+_LEAST = 4  # least number of episodes for any budget: fewer have no interval
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from twinloop.stats import delayed
 Array = NDArray[np.float64]
 LONGEST_LAG = 0.5  # s, the longest delay on the grid; teleoperated arms lag by 0.05 to 0.2 s
 _LAGS = 120  # largest number of delays on the grid
-_FINEST = 0.25  # of a frame: commands are linear in between
+_FINEST = 0.25  # frames, the smallest step of the grid: commands are interpolated linearly between frames
 _POSITION = "position/"
 
 

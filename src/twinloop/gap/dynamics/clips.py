@@ -1,4 +1,4 @@
-"""Find the worst clips, which a person should inspect first."""
+"""Find the clips with the largest errors, which a person should inspect first."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ Pictures = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class FilmStrip:
-    """Moments of one clip: ``times`` ``(n,)`` in s of the episode, with images ``(n, height, width, 3)`` of each.
+    """Images ``(n, height, width, 3)`` of one clip at ``times`` ``(n,)`` in s since the beginning of the episode.
 
     ``measured`` shows the twin at the measured positions, ``simulated`` at the simulated ones. ``series`` ``(nframe,)``
     are the clip's worst channel, measured and simulated, in its unit.

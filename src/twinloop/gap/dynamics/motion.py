@@ -22,7 +22,7 @@ Mask = NDArray[np.bool_]
 
 
 def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: float) -> Mask:
-    """Return whether parts of a twin touch anything else at the measured positions.
+    """Find the frames in which parts of a twin touch anything else at the measured positions.
 
     Args:
         twin: a twin with contacts.

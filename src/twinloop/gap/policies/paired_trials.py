@@ -44,7 +44,7 @@ class PolicyArms:
 
     @property
     def listed(self) -> bool:
-        """Whether successes come before failures in both, as in a table of counts: the order of trials is unknown."""
+        """True if successes precede failures in both, as in a table of counts: the order of trials is then unknown."""
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
         return enough and falls and bool(np.ptp(self.a) + np.ptp(self.b) > 0)

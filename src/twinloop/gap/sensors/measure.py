@@ -144,7 +144,7 @@ class SensorDifference(JsonRecord):
 
     @property
     def differs(self) -> bool:
-        """Whether the difference is beyond chance."""
+        """True if the difference is significant, with the adjusted p-value."""
         return self.p_value <= ALPHA
 
 

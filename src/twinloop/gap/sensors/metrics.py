@@ -13,7 +13,7 @@ from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, qua
 Array = NDArray[np.float64]
 
 _FEWEST = 16  # least samples of an episode
-_GAP = 1.5  # usual steps: after a longer one a sample is missing
+_GAP = 1.5  # times the median time step: after a longer step a sample is missing
 _MOVING = 3  # counts per sample on both sides of a repeated one: a slower signal repeats values correctly
 _LONGEST_LAG = 0.5  # s; actuators and networks of the field are faster (see docs/evidence/real_data.md)
 _LEAST_CORRELATION = 0.5  # of slopes, below which a channel does not follow its leader well enough for a lag

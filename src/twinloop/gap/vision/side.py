@@ -131,7 +131,7 @@ _SMALL = 1e-3  # of the range of luma: detail below a quarter of an 8-bit step i
 
 @dataclass(frozen=True, kw_only=True)
 class RegionScores(JsonRecord):
-    """Scores per region for the distinction of real and simulated images; the first row is at the top.
+    """Scores of a classifier of real and simulated images by region; the first row is at the top of the image.
 
     Attributes:
         auc, low, high: area under the curve on held-out episodes, ``(6, 8)``, with intervals.

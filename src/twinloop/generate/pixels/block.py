@@ -1,4 +1,4 @@
-"""One block of episodes on a rendering process: taken frame by frame, encoded as they come."""
+"""Render and encode one block of episodes in a rendering process, frame by frame."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ from twinloop.randomize import Plan
 from twinloop.render import RENDERERS, Renderer, open_renderer
 
 _DONE = "done.json"
-# Frames held at a time beside those that the encoders work on: enough that a call costs nothing beside its frames.
+# Frames in memory at a time in addition to the encoders': enough to make the cost of a call negligible.
 _PIECE_BYTES = 24e6
 _PIECE_FRAMES = 64
-_PIECE_SECONDS = 2.0  # after so long a person wants to see that it goes on
+_PIECE_SECONDS = 2.0  # s between reports of progress to the user
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class RenderBlock:
     """Input of a rendering process: the states, the episodes, the settings, and the folder of the encoded files.
 
     ``carried`` are cameras whose videos are copied from the source. ``seconds`` is the estimated time of a step of all
-    cameras; ``remember`` means that each frame is stored on the disk, because it is expensive.
+    cameras. With ``remember`` each frame is cached on the disk, because it is expensive.
     """
 
     source: Path
@@ -64,18 +64,18 @@ class RenderBlock:
 
     @property
     def plan(self) -> Plan:
-        """Of the run that simulated the source."""
+        """Plan of the run that simulated the source."""
         return source_plan(self.source)
 
     @property
     def cameras(self) -> tuple[CameraSpec, ...]:
-        """Those to render."""
+        """Cameras to render."""
         return self.settings.specs(self.plan.twin)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RenderedBlock:
-    """What came of a block: its videos, and the files of its side tables."""
+    """Result of a block: videos by camera, and the files of its side tables by name."""
 
     videos: dict[str, EncodedVideo]
     tables: dict[str, Path]
@@ -96,7 +96,7 @@ class RenderProgress:
 
 
 def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlock:
-    """A block, made, or found where an earlier run has made it."""
+    """Render a block, or return the result that an earlier run has stored."""
     done = job.folder / _DONE
     stored = _stored(done) if done.is_file() else None
     if stored is not None:
@@ -144,7 +144,7 @@ def _store(done: Path, made: RenderedBlock) -> None:
 
 
 def _stored(done: Path) -> RenderedBlock | None:
-    """Return what an earlier run made; None where a file of it is gone."""
+    """Return the block that an earlier run stored, or None if a file is missing."""
 
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
         histogram = np.array(row["histogram"], dtype=np.int64)
@@ -186,7 +186,7 @@ def _pieces(job: RenderBlock, report: Callable[[Any], None], files: TableFiles) 
 
 
 def _piece(job: RenderBlock) -> int:
-    """Frames taken in one call."""
+    """Return the number of frames rendered in one call."""
     size = sum(3 * camera.height * camera.width for camera in job.cameras)
     limits = (_PIECE_FRAMES, _PIECE_BYTES / size, _PIECE_SECONDS / job.seconds)
     return max(1, int(min(limits)))
@@ -206,7 +206,7 @@ def _views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[Camer
 
 
 def _alone(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
-    """Renderers of one camera by height and width."""
+    """Return a function that opens a renderer of one camera by height and width."""
     return lambda height, width: opened(height, width, [camera])
 
 

@@ -1,4 +1,4 @@
-"""Second pass: render stored states with any renderer into a new dataset that names its parents."""
+"""Render stored states with any renderer into a new dataset that records its source."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from twinloop.render.catalog import renderer_entry, renderer_versions
 from twinloop.render.protocol import check_channels
 from twinloop.twin import Twin
 
-# Episode numbers per file, at most: a few, so that every process has work and a crash costs little.
+# Largest number of episodes per file: few, so that every process has work and a crash costs little.
 BLOCK = 8
-_BLOCK_SECONDS = 240.0  # a block that would take longer holds fewer
-_WORTH_KEEPING = 0.25  # s; frames that cost more are kept on the disk as they are made, which costs 0.05 s
-_PIXELS = 640 * 480  # of the picture that a renderer's cost is said for
-_MOST_LOST = 3  # blocks that end their processes twice before the renderer is taken to be broken
-_SUBFRAMES = 4  # of a picture through a sensor, on average: most of an episode moves slowly
-PICTURES = "pictures"  # key in Provenance.extra: how each camera's pictures were made
+_BLOCK_SECONDS = 240.0  # s; a block that would take longer gets fewer episodes
+_WORTH_KEEPING = 0.25  # s; more expensive frames are cached on the disk, which takes 0.05 s
+_PIXELS = 640 * 480  # size of the image for which a renderer's cost is given
+_MOST_LOST = 3  # blocks that end their process twice before the run is stopped
+_SUBFRAMES = 4  # mean number per image with a sensor: most of an episode is slow
+PICTURES = "pictures"  # key in Provenance.extra: origin of each camera's images
 
 
 def render_dataset(
@@ -52,14 +52,14 @@ def render_dataset(
     Args:
         source: a dataset with states, with or without images.
         output: a missing or empty folder, or with ``resume`` one from an earlier run with the same settings.
-        workers: processes; the bytes written do not depend on it. A process that a renderer ends is replaced. 0 renders
-            in this process, which then ends with its renderer.
+        workers: number of processes; the result does not depend on it. A process that a renderer ends is replaced.
+            0 renders in this process.
 
     Raises:
-        UnknownNameError: a camera that the twin does not have, a renderer or setting that does not exist.
-        InputError: the source has no states, or no episode, or its twin has changed.
-        MissingDependencyError: no renderer works here.
-        TwinloopError: a renderer ended its process twice on the same episodes; finished blocks stay.
+        UnknownNameError: a camera, a renderer or a setting does not exist.
+        InputError: the source has no states or no episode, or its twin has changed.
+        MissingDependencyError: no renderer works on this machine.
+        TwinloopError: a renderer ended its process twice on the same episodes; finished blocks are kept.
     """
     start = open_source(source, settings)
     renderer = check_render(settings, start.twin)
@@ -74,12 +74,12 @@ def render_dataset(
 
 
 def check_render(settings: RenderConfig, twin: Twin) -> str:
-    """Refuse what could not be rendered, before anything is simulated for it; returns the renderer's name.
+    """Check render settings before a simulation; return the renderer's name.
 
     Raises:
-        UnknownNameError: a camera, a renderer or a setting of it that does not exist.
-        InputError: a size that no video has.
-        MissingDependencyError: the renderer does not work here.
+        UnknownNameError: a camera, a renderer or a setting does not exist.
+        InputError: a size is not possible for a video.
+        MissingDependencyError: the renderer does not work on this machine.
     """
     cameras = [camera.name for camera in settings.specs(twin)]
     choose_sensors(settings, twin, cameras)
@@ -99,7 +99,7 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _RenderPass:
-    """One rendering: from what, how, and what follows from that."""
+    """One rendering pass: source, settings, renderer, and values derived from them."""
 
     source: RenderSource
     settings: RenderConfig
@@ -107,23 +107,23 @@ class _RenderPass:
 
     @cached_property
     def cameras(self) -> tuple[CameraSpec, ...]:
-        """Those to render."""
+        """Cameras to render."""
         return self.settings.specs(self.source.twin)
 
     @property
     def carried(self) -> tuple[CameraSpec, ...]:
-        """Those that the source has, and that are not rendered again."""
+        """Cameras of the source that are copied because they are not rendered again."""
         anew = {camera.name for camera in self.cameras}
         return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
 
     @cached_property
     def chosen(self) -> SensorChoice:
-        """Through which sensors they are seen."""
+        """Sensor of each rendered camera."""
         return choose_sensors(self.settings, self.source.twin, [camera.name for camera in self.cameras])
 
     @property
     def seconds(self) -> float:
-        """Roughly what one step of all cameras costs."""
+        """Estimated time in s for one step of all cameras."""
         sensed = min(_SUBFRAMES, self.settings.subframes)
         pixels = sum(
             camera.height * camera.width * (sensed if camera.name in self.chosen.sensors else 1)
@@ -133,19 +133,19 @@ class _RenderPass:
 
     @property
     def block_size(self) -> int:
-        """Episode numbers per file."""
+        """Number of episodes per file."""
         lengths = self.source.reader.lengths[list(self.source.chosen)]
         return min(BLOCK, max(1, math.floor(_BLOCK_SECONDS / (self.seconds * float(lengths.mean())))))
 
     @cached_property
     def made_by(self) -> str:
-        """The renderer and its versions."""
+        """Renderer and versions, as text."""
         versions = ", ".join(f"{name} {found}" for name, found in renderer_versions(self.renderer).items())
         return f"{self.renderer} ({versions})"
 
     @cached_property
     def spec(self) -> DatasetSpec:
-        """What the dataset will be."""
+        """Specification of the new dataset."""
         parent = self.source.reader.spec
         config = {
             "parent": dict(parent.config),
@@ -156,7 +156,7 @@ class _RenderPass:
             "quality": self.settings.settings,
             "found": renderer_entry(self.renderer).what_was_found(),
         }
-        order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced where they stood
+        order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced in their position
         return replace(
             parent,
             name=f"{parent.name.removesuffix(' images')} images",
@@ -167,7 +167,7 @@ class _RenderPass:
         )
 
     def blocks(self, first: int, folder: Path) -> Iterator[RenderBlock]:
-        """The blocks with episodes, from one on."""
+        """Yield the blocks that contain episodes, from block ``first`` on."""
         reader = self.source.reader
         for number, indices in self.source.blocks(self.block_size).items():
             if number >= first:
@@ -185,7 +185,7 @@ class _RenderPass:
                 )
 
     def record(self, index: int) -> SimEpisode:
-        """An episode as it goes into the new dataset."""
+        """Return an episode's record for the new dataset."""
         record = episode_record(self.source.reader, index)
         parent = record.provenance
         pictures = dict(parent.extra.get(PICTURES, {}))
@@ -214,12 +214,12 @@ class _RenderPass:
 
     @cached_property
     def documents(self) -> dict[str, dict[str, Any]]:
-        """Return the documents that describe the side tables."""
+        """Documents that describe the side tables, by name."""
         wanted = self.settings.annotation_settings
         return {} if wanted is None else {DOCUMENT: annotations_document(self.source.twin, wanted)}
 
     def result(self, writer: DatasetWriter) -> dict[str, Any]:
-        """The figures of the pass."""
+        """Return the result of the pass as a JSON-compatible dictionary."""
         return {
             "schema": 1,
             "verb": "render",

@@ -1,4 +1,4 @@
-"""Use again what there is: videos of a dataset without encoding, and frames of a process that died."""
+"""Reuse existing images: videos of a dataset without encoding, and cached frames of an interrupted process."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ from twinloop.render import Fields, Observed, Renderer, SceneStates
 
 
 class CachingRenderer(Renderer):
-    """A renderer that writes every frame into a folder, and reads existing frames from there.
+    """Renderer that writes every frame into a folder, and reads existing frames from there.
 
     The name of a frame is a hash of its inputs: state, fields, channels, cameras, size, and ``context``, which
-    identifies the model, the renderer and its settings. Frames are stored without loss, so a cached one is the same to
-    the bit.
+    identifies the model, the renderer and its settings. Frames are stored without loss, bit for bit.
     """
 
     def __init__(self, inner: Renderer, model: mujoco.MjModel, folder: Path, context: Mapping[str, Any]) -> None:
@@ -43,7 +42,7 @@ class CachingRenderer(Renderer):
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
     ) -> Observed:
-        """See `Renderer.observe`; one frame after another."""
+        """Render frame by frame, or read cached frames; see `Renderer.observe`."""
         frames = [self._frame(states, fields or {}, i, channels) for i in range(len(states))]
         return {
             camera: {name: np.concatenate([frame[camera, name] for frame in frames]) for name in channels}
@@ -79,26 +78,26 @@ class CachingRenderer(Renderer):
         return digest.hexdigest()
 
     def close(self) -> None:
-        """See `Renderer.close`."""
+        """Close the inner renderer."""
         self._inner.close()
 
 
 def carry_videos(
     reader: DatasetReader, indices: Sequence[int], cameras: Sequence[CameraSpec], folder: Path
 ) -> dict[str, EncodedVideo]:
-    """One file per camera with the frames of these episodes as they are stored, in order.
+    """Write one file per camera with the stored frames of these episodes, in order, without encoding again.
 
-    A file that holds just these episodes is copied; of others the encoded frames are taken. The statistics are those
-    of the stored frames.
+    A file with exactly these episodes is copied; otherwise the encoded frames are copied. Statistics are those of the
+    stored frames.
 
     Raises:
-        DatasetError: a file is missing or damaged, or they were encoded in ways that do not go into one file.
+        DatasetError: a file is missing or damaged, or the episodes' encodings do not fit into one file.
     """
     return {camera.name: _carry(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
 
 
 def carry_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
-    """Every sample that the body sensors of an episode took: the side tables of its readings, as they are stored.
+    """Return the stored side tables with all samples of an episode's body sensors, by name.
 
     Raises:
         DatasetError: a file is damaged.
@@ -118,7 +117,7 @@ def _carry(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec, pa
 
 
 def _place(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path, int, int]:
-    """The file that holds an episode, its first frame there, and how many it has."""
+    """Return the video file of an episode, its first frame in it, and its number of frames."""
     row = reader.row(index)
     where = {key: row[f"videos/{camera.key}/{key}"] for key in ("chunk_index", "file_index")}
     path = layout.inside(reader.path, reader.info["video_path"], {**where, "video_key": camera.key})
@@ -126,7 +125,7 @@ def _place(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path,
 
 
 def _whole(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec) -> bool:
-    """Whether these are all the episodes of their file."""
+    """Return whether these are all the episodes of their file."""
     first, last = indices[0], indices[-1]
     around = [index for index in (first - 1, last + 1) if 0 <= index < len(reader)]
     file = _place(reader, first, camera)[0]
@@ -172,7 +171,7 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
 
 
 def _packets(source: Any, stream: Any, start: int, length: int, fps: int) -> Iterator[Any]:
-    """The packets of ``length`` frames from frame ``start`` on."""
+    """Yield the packets of ``length`` frames from frame ``start`` on."""
     source.seek(max(round(Fraction(start, fps) / stream.time_base), 0), stream=stream, backward=True)
     for packet in source.demux(stream):
         if packet.pts is None:

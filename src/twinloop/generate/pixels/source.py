@@ -1,4 +1,4 @@
-"""What a rendering starts from: stored states, the twin that made them, and how each of its episodes looks."""
+"""Read the input of a rendering: stored states, their twin, and the appearance of each episode."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from twinloop.twin import Twin
 
 @dataclass(frozen=True, kw_only=True)
 class RenderSource:
-    """A dataset with states, its run's plan, and the episodes that are to be rendered, by index."""
+    """Dataset with states, the plan of its run, and the indices of the episodes to render."""
 
     reader: DatasetReader
     plan: Plan
@@ -46,12 +46,12 @@ class RenderSource:
 
     @property
     def content(self) -> str:
-        """Hash of the rendered content: the chosen episodes' contents, in order."""
+        """Hash of the content of the chosen episodes, in order."""
         names = self.reader.episode_ids
         return sha256_json([names[index] for index in self.chosen])
 
     def blocks(self, size: int) -> dict[int, tuple[int, ...]]:
-        """The chosen episodes by block of so many episode numbers."""
+        """Return the chosen episodes by block, with ``size`` episode numbers per block."""
         found: dict[int, list[int]] = {}
         for index in self.chosen:
             found.setdefault(int(self.reader.numbers[index]) // size, []).append(index)
@@ -59,11 +59,11 @@ class RenderSource:
 
 
 def open_source(path: Path, settings: RenderConfig) -> RenderSource:
-    """A dataset to render.
+    """Open a dataset to render.
 
     Raises:
         DatasetError: there is no dataset.
-        InputError: it holds no states or no episode, its twin has changed since, or the choice of episodes is wrong.
+        InputError: it has no states or no episode, its twin has changed, or the choice of episodes is wrong.
     """
     reader = DatasetReader(path)
     if not reader.ours or "generate" not in root_config(reader):
@@ -92,19 +92,19 @@ def open_source(path: Path, settings: RenderConfig) -> RenderSource:
 
 
 def source_plan(path: Path) -> Plan:
-    """The plan of the run that simulated a dataset, its twin compiled once per process."""
+    """Return the plan of the run that simulated a dataset; the twin is compiled once per process."""
     return _plan(str(path.resolve()), sha256_json(root_config(DatasetReader(path))))
 
 
 @functools.lru_cache(maxsize=2)
 def _plan(path: str, content: str) -> Plan:
-    del content  # another dataset at the same place is another entry
+    del content  # key of the cache: another dataset at the same path is another entry
     return load_plan(GenerateConfig.model_validate(root_config(DatasetReader(Path(path)))["generate"]))
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredEpisode:
-    """One episode to render: its record, its parameters as a table of one row, and how it looks at each step."""
+    """Episode to render: its record, its parameters as a table of one row, and its appearance at each step."""
 
     index: int
     twin: Twin
@@ -114,18 +114,18 @@ class StoredEpisode:
 
     @functools.cached_property
     def states(self) -> SceneStates:
-        """Where everything is at the moment of each command."""
+        """Poses of all bodies at the time of each command."""
         return SceneStates(**state_poses(self.twin.model, self.record.states[:-1]))
 
     @functools.cached_property
     def world(self) -> MovingWorld:
-        """What a camera of this episode looks at, between the control steps too."""
+        """Scene of this episode at any time, also between control steps."""
         command = self.record.provenance.extra[INITIAL_COMMAND]
         again = Restepper(self.twin, self.table, self.record.states, self.record.commands, command)
         return MovingWorld(model=self.model, time=self.record.states[:-1, 0], poses=again.poses_at, fields=self.fields)
 
     def camera(self, sensor: str, size: CameraSpec) -> TwinCamera:
-        """One of the twin's camera sensors in this episode's world."""
+        """Return one of the twin's camera sensors in this episode's world."""
         first = {name: value[0] if self.changing else value for name, value in self.fields([0]).items()}
         return TwinCamera.of(
             self.twin, self.table, sensor, height=size.height, width=size.width, model=self.model, fields=first
@@ -157,13 +157,13 @@ class StoredEpisode:
 def stored_episode(
     reader: DatasetReader, index: int, twin: Twin, model: mujoco.MjModel, *, replaced: Sequence[str] = ()
 ) -> StoredEpisode:
-    """An episode of a dataset, read.
+    """Read an episode of a dataset.
 
     Args:
-        replaced: sensors of the twin that are not those that the episode drew its parameters for: theirs are nominal.
+        replaced: sensors for which the episode's drawn parameters do not apply; their parameters are nominal.
 
     Raises:
-        InputError: it was made with another twin than the rest of the dataset.
+        InputError: the episode was made with another twin than the rest of the dataset.
     """
     record = episode_record(reader, index)
     made = record.provenance.twin_hash
@@ -179,7 +179,7 @@ def stored_episode(
 
 
 def episode_record(reader: DatasetReader, index: int) -> SimEpisode:
-    """The record of a stored episode."""
+    """Return the record of a stored episode."""
     frames = reader.frames_table(index, ["next.success"]) if reader.spec.success else None
     return SimEpisode(
         number=int(reader.numbers[index]),

@@ -50,8 +50,8 @@ def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -
     """Return the sensors of the rendered cameras.
 
     Raises:
-        UnknownNameError: a camera that is not rendered, or a device that does not exist.
-        InputError: a device of another kind, or ``device`` for a twin without sensors.
+        UnknownNameError: a camera is not rendered, or a device does not exist.
+        InputError: a device is no camera, or ``device`` is requested for a twin without sensors.
     """
     words = settings.sensors
     if isinstance(words, dict):
@@ -84,15 +84,15 @@ def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -
 
 
 def ranging_sensors(twin: Twin) -> tuple[str, ...]:
-    """Names of a twin's depth cameras and lidars."""
+    """Return the names of a twin's depth cameras and lidars."""
     return tuple(name for name, device in twin.devices.items() if device.kind in ("depth", "lidar"))
 
 
 class CameraView(Protocol):
-    """Takes the images of some cameras, episode after episode, from the first frame to the last."""
+    """Source of the images of some cameras, episode by episode, in the order of the frames."""
 
     def begin(self, episode: StoredEpisode) -> None:
-        """Another episode."""
+        """Start an episode."""
         ...
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
@@ -108,11 +108,11 @@ class CleanView:
         self._episode: StoredEpisode | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """See `CameraView`."""
+        """Start an episode."""
         self._episode = episode
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """See `CameraView`."""
+        """Render images ``(n, height, width, 3)`` by camera at control steps."""
         assert self._episode is not None  # noqa: S101 - our own invariant: begun first
         states = self._episode.states.take(slice(rows.start, rows.stop))
         return self.renderer.render(states, self._episode.fields(rows))
@@ -122,8 +122,8 @@ class SensedView:
     """Images as delivered by a sensor of the twin, each camera separately.
 
     Args:
-        opened: a renderer of the camera's view, by height and width; the lens of another world may need another size.
-        sensor: the name of the sensor.
+        opened: function from height and width to a renderer; the lens of another world may need another size.
+        sensor: name of the sensor.
         camera: size of the delivered images.
         most: largest number of subframes of an image.
     """
@@ -134,7 +134,7 @@ class SensedView:
         self.shots: CameraCaptures | None = None
 
     def begin(self, episode: StoredEpisode) -> None:
-        """See `CameraView`."""
+        """Start an episode with its sensor parameters."""
         camera = episode.camera(self._sensor, self.camera)
         renderer = self._opened(camera.view.height, camera.view.width)
 
@@ -144,7 +144,7 @@ class SensedView:
         self.shots = CameraCaptures(camera, episode.world, draw, most=self._most)
 
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
-        """See `CameraView`."""
+        """Return the delivered images ``(n, height, width, 3)`` by camera at control steps."""
         assert self.shots is not None  # noqa: S101 - our own invariant: begun first
         return {self.camera.name: self.shots.pictures(rows)}
 
@@ -164,13 +164,13 @@ DEPTH_COLUMNS: Mapping[str, tuple[pa.DataType, str]] = {
 
 @dataclass
 class TableFiles:
-    """The side tables of a block on their way, one file each, to which episode after episode is added."""
+    """Writers of a block's side tables, one file per table, to which episodes are appended."""
 
     folder: Path
     _writers: dict[str, pq.ParquetWriter] = field(default_factory=dict)
 
     def add(self, tables: Mapping[str, pa.Table]) -> None:
-        """Another episode's rows."""
+        """Append the rows of an episode."""
         for name, table in tables.items():
             if name not in self._writers:
                 path = self._path(name)
@@ -179,7 +179,7 @@ class TableFiles:
             self._writers[name].write_table(table, row_group_size=max(1, len(table)))
 
     def close(self) -> dict[str, Path]:
-        """The files by the tables' names."""
+        """Close all files; return them by the names of the tables."""
         for writer in self._writers.values():
             writer.close()
         return {name: self._path(name) for name in self._writers}
@@ -189,12 +189,12 @@ class TableFiles:
 
 
 class EpisodeTables:
-    """Computes the side tables of episodes.
+    """Computation of the side tables of episodes.
 
     Args:
-        opened: a renderer of cameras by height and width.
-        wanted: annotations.
-        ranging: names of depth cameras and lidars.
+        opened: function from height, width and cameras to a renderer.
+        wanted: requested annotations.
+        ranging: names of depth cameras and lidars to read.
     """
 
     def __init__(self, opened: Opened, wanted: AnnotationSettings | None, ranging: Sequence[str]) -> None:

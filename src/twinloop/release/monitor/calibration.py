@@ -82,7 +82,7 @@ class Calibration:
         return tuple(self.envelopes)
 
     def standard(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
-        """Return scores in spreads above the usual score at their step; above ``band.together`` they are alarms."""
+        """Return scores in spreads above the usual score at their step; a score above ``band.together`` is an alarm."""
         return {name: self.envelopes[name].standard(values, step) for name, values in scores.items()}
 
 
@@ -155,7 +155,7 @@ def fewest_episodes(rate: float) -> int:
 
 
 def require_enough(count: int, rate: float) -> None:
-    """Raise InputError if there are too few successful episodes for a rate; gives the number that it needs."""
+    """Check that there are enough successful episodes for a rate; InputError gives the number that it needs."""
     if count < fewest_episodes(rate):
         raise InputError(
             f"{count} successful episodes are too few: a false-alarm rate of {100 * rate:g} % needs at least "

@@ -106,7 +106,7 @@ def _hand(twin: Twin) -> str:
 
 Array = NDArray[np.float64]
 MEMORY_S = 2.0  # our choice: the time of a reach of the SO-101; every joint moves, and a fault shows before its end
-_NOISE = 1e-3  # rad or m: residual per control step of a good twin; two thirds of a count
+_NOISE = 1e-3  # rad or m: residual per control step of a good twin; two thirds of an encoder count
 _USUAL = 2.0  # prior standard deviation of the coefficients
 
 
@@ -126,7 +126,7 @@ class ResidualDirections:
         self._prior = (_NOISE / _USUAL) ** 2 * np.eye(shape[-1])
 
     def restart(self, worlds: NDArray[np.intp]) -> None:
-        """Reset some worlds."""
+        """Discard the past steps of some worlds."""
         self._normal[worlds] = self._right[worlds] = 0.0
 
     def look(self, residual: Array, moved: Array) -> Array:
@@ -204,7 +204,7 @@ class ObserverBank:
             bank.restart(index, first, held)
 
     def look(self, command: ArrayLike, reading: ArrayLike) -> tuple[Array, Array]:
-        """Advance one control period under ``command``, at the end of which the robots read ``reading``.
+        """Advance all twins by one control period under ``command``, then correct them by the robots' ``reading``.
 
         Returns:
             Residuals ``(nworld, n)``, reading minus prediction, and the change of the reading under each hypothesis,
@@ -248,14 +248,14 @@ class _TwinBank:
         return ((position - self._offset) / self._scale).reshape(self._kinds, self._n, -1)
 
     def corrected(self, forward: Array, faster: Array) -> tuple[Array, Array]:
-        """Return positions and speeds of the first kind, changed by ``forward`` and ``faster`` per control period."""
+        """Return the first twin's joint positions and speeds, plus ``forward`` and ``faster`` (per control period)."""
         batch, scale = self._simulation.batch, self._scale[: self._n]
         position = batch.bind("qpos")[: self._n, self._twin.joint_qpos] + scale * forward
         speed = batch.bind("qvel")[: self._n, self._twin.joint_qvel]
         return position, speed + scale * faster * self._twin.control_hz
 
     def put(self, position: Array, speed: Array) -> None:
-        """Set the joint state of every kind; motors keep their position within the backlash of their gears."""
+        """Set the joint state of every twin; motors keep their position within the backlash of their gears."""
         twin, batch = self._twin, self._simulation.batch
         qpos, qvel = batch.bind("qpos"), batch.bind("qvel")
         links, turning = np.tile(position, (self._kinds, 1)), np.tile(speed, (self._kinds, 1))
@@ -305,7 +305,7 @@ def signatures(
 
 
 def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Array, control_hz: float) -> Array:
-    """Return the signatures with that of ``load`` weighted by the share of episodes that hold an object at that time.
+    """Return the signatures; that of ``load`` is weighted by the share of episodes that hold an object at that time.
 
     Args:
         signature: ``(nwrong, T, …)`` as of `signatures`.

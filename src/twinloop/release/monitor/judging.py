@@ -30,7 +30,7 @@ _LEAST_SHARE = 0.3  # of the usual spread: lower limit for steps where all succe
 
 
 class Scorer(Protocol):
-    """Scores by signal: each row of ``(…, d)`` at its step ``(…,)`` gives one number."""
+    """Scorer of one stream: each row of ``(…, d)`` at its step ``(…,)`` gives one score per signal."""
 
     kind: ClassVar[str]
 
@@ -95,7 +95,7 @@ class MahalanobisScorer(ArrayRecord):
         return (rows - self.mean[at]) / self.sd[at]
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """See `Scorer`."""
+        """Return the Mahalanobis distance of each row at its step, ``(…,)``."""
         apart = self.standard(rows, step)
         return {"": np.sqrt(np.maximum(np.einsum("...d,de,...e->...", apart, self.inverse, apart), 0.0))}
 
@@ -128,7 +128,7 @@ class DriveScorer(ArrayRecord):
         return cls(names=np.array(names), signature=signature[:, reached] / known.sd, **known.to_arrays())
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:
-        """See `Scorer`: one score for each fault, and ``any`` for a difference in any direction."""
+        """Return one score for each fault, and ``any`` for a difference in any direction, ``(…,)`` each."""
         at = np.minimum(np.asarray(step), len(self.mean) - 1)
         apart = (rows - self.mean[at]) / self.sd[at]
         pulled = apart @ self.inverse
@@ -173,7 +173,7 @@ class MagnitudeScorer(ArrayRecord):
     unit: Array
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """See `Scorer`."""
+        """Return the root mean square of each row, ``(…,)``, in units of the columns."""
         return {"": np.sqrt(np.mean((rows / self.unit) ** 2, axis=-1))}
 
 
@@ -206,7 +206,7 @@ class OutlierScorer(ArrayRecord):
         return cls(rows=kept[:1] if dense else kept, dense=np.array(float(dense)), **whole)
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """See `Scorer`."""
+        """Return the logarithm of the distance of each row, ``(…,)``; NaN if a row is not finite."""
         space = WhitenedReference(
             mean=self.mean,
             sd=self.sd,
@@ -259,7 +259,7 @@ class RandomNetworkScorer(ArrayRecord):
         return cls(**{**made.to_arrays(), "weights": weights})
 
     def scores(self, rows: Array, step: ArrayLike) -> dict[str, Array]:  # noqa: ARG002  # see `Scorer`
-        """See `Scorer`: the logarithm of the mean squared error."""
+        """Return the logarithm of the mean squared error of each row, ``(…,)``."""
         given = self._scaled(rows)
         error = self._features(given) @ self.weights - np.tanh(given @ self.target)
         return {"": np.log(np.mean(error**2, axis=-1) + 1e-12)}

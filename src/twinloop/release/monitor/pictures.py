@@ -165,12 +165,12 @@ LEAST = {"light": 0.02, "sharpness": 0.02, "shift": 0.1}
 _GREY = np.full(3, 1 / 3, dtype=np.float32)
 _MOST = 200  # images for a reference; the median of more is the same (our choice)
 LOOKS = {"light": (0,), "sharpness": (1,), "shift": (2, 3, 4, 5)}  # columns of `look` by quantity
-_CALM, _MOSTLY = 3.0, 0.75  # a still pixel is within so many grey levels of its median in this share of pictures
+_CALM, _MOSTLY = 3.0, 0.75  # a still pixel is within so many grey levels of its median in this share of images
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageReference:
-    """Reference of one camera: its view of the scene without obstacles.
+    """Reference of one camera: its view of the static scene.
 
     ``background`` ``(height, width)`` is the median of many images in grey levels. ``still`` is the mask of the pixels
     that rarely differ from it.
@@ -209,7 +209,7 @@ class ImageReference:
         """Return the columns in ``LOOKS`` for images ``(n, height, width, 3)``, ``(n, 6)``.
 
         Brightness: difference from the reference in stops (factors of two), median over static pixels. Sharpness: as
-        `encoders.sharpness`. Shift, scale and rotation: in pixels as in `registration`, NaN where it is not available.
+        `encoders.sharpness`. Shift, scale and rotation: in pixels as in `registration`, NaN if there is none.
 
         Raises:
             InputError: the images have another size; names the camera.

@@ -53,7 +53,7 @@ class RecordedEpisodes:
         )
 
     def at(self, step: int) -> dict[str, NDArray[Any]]:
-        """Return the observation of one step."""
+        """Return the observation of one step, ``(m, …)`` by name."""
         return {name: values[:, step] for name, values in self.observation.items()}
 
 
@@ -81,8 +81,8 @@ def rows_of(
 ) -> tuple[MonitorStreams, dict[str, Array]]:
     """Return the streams of episodes, ``(m, T, d)`` by name, NaN after the end of an episode.
 
-    A policy is evaluated again at the recorded observations, which gives the chunks and features that it had. If the
-    policy is random, they are other chunks and features that it could have had.
+    A policy is evaluated again at the recorded observations. A deterministic policy gives its original chunks and
+    features; a random policy gives other possible ones.
     """
     streams = MonitorStreams(twin, contract, params, pictures=pictures, nthread=nthread)
     streams.begin(len(recorded))
@@ -97,7 +97,7 @@ def rows_of(
 
 
 def ask(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
-    """Give a policy the observation, then the command that was sent in the end."""
+    """Run a policy, if there is one, on an observation, then report the commands that were sent."""
     if acting is not None:
         acting.act(seen)
         acting.sent(commands)
@@ -150,7 +150,7 @@ def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | 
 
 
 def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Array:
-    """Return the share of episodes in which the gripper holds an object, by step.
+    """Return the share of episodes in which the gripper holds an object at each step, ``(T,)``.
 
     An object is assumed where the gripper is further open than commanded. The shares are 1 if the robot has no
     position-controlled gripper, because they are then unknown.
@@ -167,7 +167,7 @@ def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Ar
 
 
 def references(recorded: RecordedEpisodes, cameras: tuple[str, ...]) -> dict[str, ImageReference]:
-    """Return a reference of every camera from some frames of every episode."""
+    """Return a reference image of every camera, from some frames of every episode."""
     found: dict[str, ImageReference] = {}
     for name in cameras:
         pictures = recorded.observation[IMAGES + name]

@@ -1,4 +1,4 @@
-"""Signals of a monitor: names, probable causes, and drift from episode to episode."""
+"""Interpret the signals of a monitor: meaning, probable causes, and drift from episode to episode."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class SignalMeaning:
 
 # Chosen on virtual robots 0 to 2; the tables of docs/evidence/release.md use other robots.
 _CLEAR = 1.05  # smallest ratio between the strengths of a named cause and the next one
-# The least similarity to a fault that is named, by its cause.
+# Smallest similarity at which a fault is named, by its cause.
 _ALIKE: Mapping[Cause, float] = {"worn actuator": 0.45, "latency": 0.45, "unknown object": 0.4}
 _APART = 0.05  # by which the similarity to faults of other causes must be lower
-_EARLIER_S = 0.5  # drives that are unusual earlier than the gripper by this time are not explained by its object
+_EARLIER_S = 0.5  # drives that exceed their limits this much before the gripper are not explained by its object
 
 _DRIVES: Mapping[str, SignalMeaning] = {
     "friction": SignalMeaning(cause="worn actuator", words="joints move as if their friction had grown"),
@@ -131,7 +131,7 @@ def cause_of(
 
 
 def _of_the_jaws(named: list[Cause], drives: Mapping[str, float], first: Mapping[str, int], hz: float) -> bool:
-    """Whether an unusual gripper signal indicates an unknown object although the drives are unusual too."""
+    """Return whether an unusual gripper signal indicates an unknown object although the drives are unusual too."""
     if len(named) == 1:
         return named[0] == "unknown object"
     earliest = min((first[name] for name in drives if name in first), default=0)
@@ -181,7 +181,7 @@ class EpisodeScores:
                 self._rise.pop(name, None)
 
     def since(self, name: str, step: int) -> int:
-        """Return the step since which a signal has been rising."""
+        """Return the step since which a signal has been rising; ``step`` if it is not rising."""
         return self._rise.get(name, step)
 
     def beyond(self, name: str, step: int, excess: float) -> None:

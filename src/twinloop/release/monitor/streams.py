@@ -76,7 +76,7 @@ class MonitorStreams:
         self._keep = math.exp(-1.0 / (_TRACKED_S * twin.control_hz))
 
     def begin(self, nworld: int) -> None:
-        """Reset everything; episodes of ``nworld`` robots start with the next call of `look`."""
+        """Reset all streams; episodes of ``nworld`` robots start with the next call of `look`."""
         n, wrong = len(self._twin.robot.joints), len(self.hypotheses)
         self.nworld = nworld
         self._fresh = np.ones(nworld, dtype=bool)

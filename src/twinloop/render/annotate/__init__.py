@@ -1,4 +1,4 @@
-"""Ground truth of images, computed from any renderer's ids and distances, and its visualization."""
+"""Compute ground truth of images from any renderer's ids and distances, and visualize it."""
 
 from twinloop.render.annotate.draw import (
     depth_picture,

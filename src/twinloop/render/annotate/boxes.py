@@ -1,4 +1,4 @@
-"""Bounding boxes of objects, in closed form from their shapes: oriented 3D boxes and 2D boxes in images.
+"""Compute bounding boxes of objects in closed form from their shapes: oriented 3D boxes and 2D boxes in images.
 
 The boxes of a visible geom are those of a few *blobs*: ellipsoids, possibly flat or reduced to a point. A sphere or an
 ellipsoid is one, a capsule two balls, a cylinder two discs, a box its corners, a mesh the corners of its hull. For a
@@ -26,10 +26,10 @@ _CORNERS = np.array([[x, y, z] for x in (-1.0, 1.0) for y in (-1.0, 1.0) for z i
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectBlobs:
-    """The blobs of one world's things: ``centre`` ``(k, 3)`` and ``axes`` ``(k, 3, 3)`` in the axes of their ``frame``.
+    """Blobs of one world's objects: ``centre`` ``(k, 3)`` and ``axes`` ``(k, 3, 3)`` in the axes of their ``frame``.
 
-    A frame is a body, or of the world's own geoms the geom: ``pos`` ``(k, 3)`` and ``mat`` have been applied already.
-    ``instance`` ``(k,)`` is ascending. Things that no box holds (planes, height fields) have none.
+    A frame is a body, or for one of the world's own geoms the geom itself; poses of geoms in bodies are applied.
+    ``instance`` ``(k,)`` is ascending. Objects without a box (planes, height fields) have no blobs.
     """
 
     centre: Array
@@ -38,7 +38,7 @@ class ObjectBlobs:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, table: InstanceTable) -> ObjectBlobs:
-        """Those of everything that is drawn, of a model with a world's fields written into it."""
+        """Return the blobs of all visible geoms, of a model with a world's fields written into it."""
         centres, axes, owner = [np.empty((0, 3))], [np.empty((0, 3, 3))], list[int]()
         for instance in table.instances:
             for geom in instance.geoms:
@@ -55,11 +55,11 @@ class ObjectBlobs:
 
     @property
     def starts(self) -> NDArray[np.intp]:
-        """Where the blobs of each thing that has any begin."""
+        """Index of the first blob of each object that has any."""
         return np.flatnonzero(np.diff(self.instance, prepend=-1))
 
     def oriented(self) -> tuple[NDArray[np.intp], Array, Array]:
-        """Numbers of things ``(m,)``, and centre and full size ``(m, 3)`` of their boxes along their frames' axes."""
+        """Return numbers of objects ``(m,)``, and centre and size ``(m, 3)`` of their boxes in their frames' axes."""
         if not len(self.instance):
             return self.instance, np.empty((0, 3)), np.empty((0, 3))
         reach = np.linalg.norm(self.axes, axis=-1)
@@ -68,10 +68,10 @@ class ObjectBlobs:
         return self.instance[self.starts], (low + high) / 2.0, high - low
 
     def upright(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
-        """Return the view of a camera on each object alone.
+        """Return the 2D box of each object alone in a camera's image, and its largest depth.
 
         Args:
-            camera_from_frame: ``(k, 4, 4)``, of each blob's frame.
+            camera_from_frame: poses ``(k, 4, 4)``, of each blob's frame.
 
         Returns:
             Boxes ``(m, 4)`` of the outlines in an image, left, top, right, bottom in px, not clipped at its edges, nan
@@ -118,12 +118,12 @@ def visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.
 
 
 def box_corners(centre: Array, size: Array) -> Array:
-    """Corners ``(…, 8, 3)`` of boxes, x slowest and z fastest, low before high."""
+    """Return corners ``(…, 8, 3)`` of boxes, x slowest and z fastest, low before high."""
     return centre[..., None, :] + 0.5 * size[..., None, :] * _CORNERS
 
 
 def is_drawn(model: mujoco.MjModel, geom: int) -> bool:
-    """Whether renderers show a geom: by its group, and by its own or its material's transparency."""
+    """Return whether renderers show a geom: by its group, and by its own or its material's transparency."""
     if model.geom_group[geom] >= DRAWN_GROUPS:
         return False
     material = model.geom_matid[geom]
@@ -131,8 +131,8 @@ def is_drawn(model: mujoco.MjModel, geom: int) -> bool:
 
 
 def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
-    """Where lines across an axis touch the conics whose duals are given: smaller and larger coordinate, ``(k,)``."""
-    # A line u = const, (1, 0, -u), touches where C₀₀ - 2 u C₀₂ + u² C₂₂ = 0; before the camera C₂₂ < 0.
+    """Return the smaller and larger coordinate of conics along an axis, ``(k,)`` each, from their duals."""
+    # A line u = const, (1, 0, -u), is a tangent if C₀₀ - 2 u C₀₂ + u² C₂₂ = 0; in front of the camera C₂₂ < 0.
     square, mixed, whole = dual[:, axis, axis], dual[:, axis, 2], dual[:, 2, 2]
     with np.errstate(divide="ignore", invalid="ignore"):
         middle = mixed / whole
@@ -141,7 +141,7 @@ def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
 
 
 def _of_geom(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
-    """Centres and half axes of a geom's blobs in its own axes."""
+    """Return centres and half axes of a geom's blobs in its own axes."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _GEOM.mjGEOM_BOX:
         return _points(_CORNERS * size)
@@ -163,7 +163,7 @@ def _points(points: Array) -> tuple[Array, Array]:
 
 
 def _mesh_corners(model: mujoco.MjModel, mesh: int) -> Array:
-    """Corners of a mesh's convex hull where the compiler made one, else all of them."""
+    """Return the corners of a mesh's convex hull if the compiler made one, else all of them."""
     first = model.mesh_vertadr[mesh]
     vertices = model.mesh_vert[first : first + model.mesh_vertnum[mesh]].astype(np.float64)
     graph = int(model.mesh_graphadr[mesh])

@@ -1,4 +1,4 @@
-"""Visualize annotations: images of numbers as colours, and boxes, names and axes drawn on an image."""
+"""Visualize annotations: numbers as colours, and boxes, names and axes drawn on an image."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Picture = NDArray[np.uint8]
 Point = NDArray[np.float64]
 # Twelve edges of a box whose corners are numbered in binary, x the highest bit.
 _EDGES = [(a, b) for a in range(8) for b in range(a + 1, 8) if (a ^ b).bit_count() == 1]
-_AXES = ((230, 60, 60), (50, 190, 70), (60, 110, 240))  # x, y, z in red, green, blue, as is usual
+_AXES = ((230, 60, 60), (50, 190, 70), (60, 110, 240))  # x, y, z in red, green, blue
 _BACKGROUND = np.array([24, 24, 28], dtype=np.uint8)
 _BOXED = ("object", "target", "distractor")
 
 
 def colour_of(number: int) -> tuple[int, int, int]:
-    """A colour for each instance or class, far from its neighbours': hues by the golden ratio, black for 0."""
+    """Return a colour for an instance or class: hues by the golden ratio, so that neighbours differ; black for 0."""
     import colorsys
 
     if not number:
@@ -35,7 +35,7 @@ def colour_of(number: int) -> tuple[int, int, int]:
 
 
 def instance_picture(instance: NDArray[Any]) -> Picture:
-    """Instances or classes ``(H, W)`` as colours."""
+    """Return instances or classes ``(H, W)`` as colours."""
     table = np.array([colour_of(i) for i in range(int(instance.max(initial=0)) + 1)], dtype=np.uint8)
     return table[instance]
 
@@ -57,14 +57,14 @@ def depth_picture(depth: NDArray[np.float32], *, near: float | None = None, far:
 
 
 def normals_picture(normals: NDArray[np.float32]) -> Picture:
-    """Normals in camera axes as the usual colours: (1 + x, 1 - y, 1 - z) / 2, so that what faces the camera is blue."""
+    """Return normals in camera axes as colours (1 + x, 1 - y, 1 - z) / 2: surfaces that face the camera are blue."""
     colours = np.rint(127.5 * (1.0 + normals * [1.0, -1.0, -1.0])).astype(np.uint8)
     colours[(normals == 0.0).all(axis=-1)] = _BACKGROUND
     return colours
 
 
 def flow_picture(flow: NDArray[np.float32], *, largest: float | None = None) -> Picture:
-    """Flow ``(H, W, 2)`` as colours: hue is its direction, saturation its length up to ``largest`` px; dark: none."""
+    """Return flow ``(H, W, 2)`` as colours: hue is direction, saturation length up to ``largest`` px; dark: none."""
     told = np.asarray(np.isfinite(flow).all(axis=-1))
     vector = np.where(told[..., None], flow, 0.0)
     length = np.hypot(vector[..., 0], vector[..., 1])
@@ -91,8 +91,8 @@ def draw_annotations(
     """Return an image with its annotations: masks, 2D boxes, 3D boxes, axes, keypoints.
 
     Args:
-        picture: ``(H, W, 3)`` of the same camera and frame.
-        annotations: of its episode and camera, see `DatasetReader.annotations`.
+        picture: image ``(H, W, 3)`` of the same camera and frame.
+        annotations: annotations of its episode and camera, see `DatasetReader.annotations`.
         masks: opacity of the instances' colours, 0 to 1.
         axes: length of the axes of objects in m; 0 for none.
         scale: enlargement of the result, for legible lines and names.
@@ -130,7 +130,7 @@ def draw_annotations(
 
 
 class _ImageDrawer:
-    """Draws in the coordinates of an image that is enlarged by ``scale``."""
+    """Drawing tool in the coordinates of an image that is enlarged by ``scale``."""
 
     def __init__(self, draw: Any, font: Any, scale: int) -> None:
         self._draw, self._font, self._scale = draw, font, scale

@@ -28,7 +28,7 @@ Columns = defaultdict[str, list[Any]]
 
 
 class EpisodeRows:
-    """The tables of one episode, image after image."""
+    """Tables of one episode, filled image by image."""
 
     def __init__(self, number: int, wanted: tuple[str, ...], depth_unit: float, things: InstanceTable) -> None:
         self._number, self._wanted, self._unit, self._things = number, wanted, depth_unit, things
@@ -47,12 +47,12 @@ class EpisodeRows:
             self._append("keypoints", frame, len(points.name), _keypoint_columns(points))
 
     def add_flow(self, row: int, now: FrameTruth, then: FrameTruth) -> None:
-        """Fill in the flow of an earlier image, the ``row``-th that was added, when the next one is known."""
+        """Fill in the flow of an earlier image, the ``row``-th that was added, when the next image is known."""
         if "flow" in self._wanted:
             self._columns["frames"]["flow"][row] = encode_png(encode_flow(*forward_flow(now.view, then.view)))
 
     def tables(self) -> dict[str, pa.Table]:
-        """All rows so far, as `dataset.side_tables` takes them."""
+        """Return all rows so far as tables, as `dataset.side_tables` takes them."""
         result: dict[str, pa.Table] = {}
         for name, columns in self._columns.items():
             whole = {key: _joined(values) for key, values in columns.items()}
@@ -143,7 +143,7 @@ PICTURES = ("depth", "instance", "semantic", "normals", "flow")
 PER_FRAME = (*PICTURES, "boxes", "poses")
 PER_STEP = ("contacts", "joints")
 ANNOTATIONS = (*PER_FRAME, *PER_STEP)
-_FRAMES = 16  # rendered at once: a few MB of pictures at 640×480
+_FRAMES = 16  # rendered at once: a few MB of images at 640×480
 _LARGEST_UNIT = 0.01
 
 
@@ -174,17 +174,17 @@ class AnnotationSettings:
 
     @property
     def per_frame(self) -> tuple[str, ...]:
-        """What `annotate_episode` makes."""
+        """Annotations that `annotate_episode` computes."""
         return tuple(name for name in self.wanted if name in PER_FRAME)
 
     @property
     def per_step(self) -> tuple[str, ...]:
-        """What `rollout.contacts.dynamics_tables` makes."""
+        """Annotations that `rollout.contacts.dynamics_tables` computes."""
         return tuple(name for name in self.wanted if name in PER_STEP)
 
     @property
     def channels(self) -> tuple[str, ...]:
-        """Channels of `render.protocol.CHANNELS` that are needed of a renderer."""
+        """Channels of `render.protocol.CHANNELS` that a renderer must support."""
         return ("depth", "geom", "normal") if "normals" in self.wanted else ("depth", "geom")
 
 
@@ -201,9 +201,9 @@ def annotate_episode(
     """Return the tables of one episode's images, from every camera of a renderer: ``tables`` of `commit_block`.
 
     Args:
-        renderer: any that supports `AnnotationSettings.channels`.
-        states: of every frame, ``T``; flow of the last is empty.
-        fields: as for ``renderer.render``: of one world or one per frame.
+        renderer: any renderer that supports `AnnotationSettings.channels`.
+        states: states of all ``T`` frames; the flow of the last one is empty.
+        fields: model fields as for ``renderer.render``, of one world or one per frame.
         number: the episode's number in the writer.
         model: the variant of the twin's model with which the renderer was opened, if any.
 
@@ -230,7 +230,7 @@ def annotate_episode(
 
 
 def annotations_document(twin: Twin, settings: AnnotationSettings) -> dict[str, Any]:
-    """``twinloop/annotations.json`` (`dataset.annotations.DOCUMENT`) of a dataset with these annotations."""
+    """Return ``twinloop/annotations.json`` (`dataset.annotations.DOCUMENT`) of a dataset with these annotations."""
     names = table_names(settings.per_frame)
     names += ["contacts", "forces"] if "contacts" in settings.wanted else []
     names += ["joints"] if "joints" in settings.wanted else []

@@ -13,17 +13,17 @@ from twinloop.core.imaging import Intrinsics
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
 
 Array = NDArray[np.float64]
-# A point is the one that a picture shows where their distances agree: within half a millimetre and half a thousandth,
-# above the rounding of float32 depth buffers and far below the thickness of what is looked at; our choice.
+# A pixel shows a point if their distances agree within half a millimetre plus half a thousandth: above the rounding
+# of float32 depth buffers and far below the thickness of objects; our choice.
 SAME_M, SAME_PART = 5e-4, 5e-4
 
 
 @dataclass(frozen=True, kw_only=True)
 class FrameView:
-    """What a camera saw in one frame.
+    """View of a camera in one frame.
 
-    ``depth`` ``(H, W)`` in m and ``geom`` ids ``(H, W)``, its pinhole and pose ``world_from_camera`` ``(4, 4)``, and
-    where the geoms were, ``world_from_geom`` ``(ngeom, 4, 4)``.
+    ``depth`` ``(H, W)`` in m, ``geom`` ids ``(H, W)``, its pinhole and pose ``world_from_camera`` ``(4, 4)``, and
+    the poses of the geoms ``world_from_geom`` ``(ngeom, 4, 4)``.
     """
 
     depth: NDArray[np.float32]
@@ -37,7 +37,7 @@ def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
     """Return the motion of each pixel's point from one image to the next.
 
     Returns:
-        ``(H, W, 2)`` px to the right and down, nan without a surface or for a point that is then behind the camera; and
+        Flow ``(H, W, 2)`` in px to the right and down, nan without a surface or for a point then behind the camera; and
         whether the next image shows the point, ``(H, W)``: within its edges and not occluded, also not by its own body.
     """
     pixels, distance = _pixels_then(now, then)
@@ -132,7 +132,7 @@ class KeypointRows:
 
 
 class Keypoints:
-    """Which points of a model are followed: sites by name, and ``NAME/corner_0`` to ``7`` of objects' boxes."""
+    """Tracked points of a model: sites by name, and ``NAME/corner_0`` to ``7`` of objects' boxes."""
 
     def __init__(self, model: mujoco.MjModel, things: InstanceTable) -> None:
         named = [(i, model.site(i).name) for i in range(model.nsite) if model.site(i).name]
@@ -144,12 +144,12 @@ class Keypoints:
         self._instance = np.concatenate([model.site_bodyid[self._sites], np.repeat(self._cornered, 8)]).astype(np.intp)
 
     def see(self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
-        """Return the positions of the existing points in an image.
+        """Return the keypoints in an image, of those that exist.
 
         Args:
-            model: with the world's fields.
+            model: model with the world's fields.
             data: the poses of sites and geoms.
-            corners: of all objects' boxes by number in the world, ``(1 + n, 8, 3)``, nan for an absent object.
+            corners: corners of all objects' boxes by number, in the world, ``(1 + n, 8, 3)``, nan for an absent object.
         """
         world = np.concatenate([data.site_xpos[self._sites], corners[self._cornered].reshape(-1, 3)])
         there = np.flatnonzero(np.isfinite(world).all(axis=1))

@@ -22,9 +22,9 @@ from twinloop.render.cameras import intrinsics, opencv_pose, transforms
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.scene import PosedScene, camera_ids
 
-MOST_RAYS = 4096  # per thing and picture: a fraction then errs by less than a hundredth, in a few ms; our choice
-_TOUCHING = 1e-4  # m, and part of the distance: what lies within this lies as near; above single precision's rounding
-_ASKED = mujoco.mjNGROUP - 1  # a group of geoms that only rays know
+MOST_RAYS = 4096  # per object and image: the error of a share is below a hundredth, in a few ms; our choice
+_TOUCHING = 1e-4  # m, and share of the distance: tolerance of equal distances, above single precision's rounding
+_ASKED = mujoco.mjNGROUP - 1  # a geom group reserved for these rays
 
 
 def hidden_pixels(
@@ -39,10 +39,10 @@ def hidden_pixels(
     """Return the number of pixels in which other surfaces occlude an object.
 
     Args:
-        model: with the world's fields; its ``geom_group`` is written and restored.
+        model: model with the world's fields; its ``geom_group`` is written and restored.
         data: the poses of its geoms.
         instance: the image's instances ``(H, W)``.
-        box: of the object's outline ``(4,)``, nan for the whole image; see `boxes.Blobs.upright`.
+        box: box of the object's outline ``(4,)``, nan for the whole image; see `boxes.ObjectBlobs.upright`.
         farthest: the object's largest distance along the optical axis, in m.
 
     Returns:
@@ -59,7 +59,7 @@ def hidden_pixels(
         return 0
     pixels = np.stack([step * columns + left + 0.5, step * rows + top + 0.5], axis=-1)
     met = _distances(model, data, view, thing, pixels)
-    # What lies behind the thing shows where a drawing of flat faces falls short of it, and hides nothing.
+    # Surfaces behind the object, visible where its drawn flat faces are too small, do not hide it.
     hiding = (met > 0.0) & (met > depth[step * rows, step * columns] * (1.0 - _TOUCHING) - _TOUCHING)
     return step**2 * int(np.count_nonzero(hiding))
 
@@ -67,7 +67,7 @@ def hidden_pixels(
 def _distances(
     model: mujoco.MjModel, data: mujoco.MjData, view: FrameView, thing: ObjectInstance, pixels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """How far along the optical axis rays through pixels meet a thing, -1 where they do not."""
+    """Return the depth in m at which rays through pixels hit an object, -1 for a miss."""
     count = len(pixels)
     rays = view.pinhole.unproject(pixels)
     length = np.linalg.norm(rays, axis=-1)
@@ -87,12 +87,12 @@ def _distances(
 
 
 Array = NDArray[np.float64]
-_SHAPE = ("geom_", "body_", "mat_rgba")  # fields that say what shapes there are begin so
+_SHAPE = ("geom_", "body_", "mat_rgba")  # prefixes of fields that determine shapes
 
 
 @dataclass(frozen=True, kw_only=True)
 class ObjectRows:
-    """Objects in one image, ``m`` rows; `dataset.annotations` describes the columns. nan is unknown."""
+    """Objects in one image, ``m`` rows; `dataset.annotations` describes the columns; nan: unknown."""
 
     instance: NDArray[np.intp]
     pixels: NDArray[np.int64]
@@ -138,7 +138,7 @@ class _DrawnShapes:
 
 
 class ImageAnnotator:
-    """Annotates images of one model's cameras; one episode after the other, one frame after the other."""
+    """Annotator of images of one model's cameras; one episode after the other, one frame after the other."""
 
     def __init__(
         self, model: mujoco.MjModel, things: InstanceTable, cameras: Sequence[str], *, height: int, width: int
@@ -148,7 +148,7 @@ class ImageAnnotator:
         self._keypoints = Keypoints(model, things)
 
     def begin(self, states: SceneStates, fields: Fields | None) -> None:
-        """Take over the states and the world, or worlds, of an episode.
+        """Start an episode with its states and its world's fields, constant or one per frame.
 
         Raises:
             InputError: they do not fit the model.
@@ -162,7 +162,7 @@ class ImageAnnotator:
         self._shapes = _DrawnShapes.of(model, self.things)
 
     def fields(self, rows: slice) -> Fields:
-        """The fields of some of the frames."""
+        """Return the fields of some of the frames."""
         return {name: value[rows] if name in self._single else value for name, value in self._fields.items()}
 
     def pose(self, frame: int) -> None:
@@ -196,7 +196,7 @@ class ImageAnnotator:
         )
 
     def _poses(self) -> Array:
-        """``world_from_object`` by number, ``(1 + len, 4, 4)``: of the body, or of the world's geom."""
+        """Return ``world_from_object`` by number, ``(1 + len, 4, 4)``: of the body, or of the world's geom."""
         data = self._posed.data
         poses = np.tile(np.eye(4), (1 + len(self.things), 1, 1))
         bodies = self._posed.model.nbody
@@ -206,7 +206,7 @@ class ImageAnnotator:
         return poses
 
     def _corners(self) -> Array:
-        """Corners of every thing's box in the world, ``(1 + len, 8, 3)``, nan where it has none."""
+        """Return corners of every object's box in the world, ``(1 + len, 8, 3)``, nan without a box."""
         corners, poses = box_corners(self._shapes.centre, self._shapes.size), self._poses()
         return corners @ poses[:, :3, :3].swapaxes(1, 2) + poses[:, None, :3, 3]
 
@@ -242,7 +242,7 @@ class ImageAnnotator:
 
 
 def quaternions(poses: Array) -> Array:
-    """Unit quaternions wxyz ``(n, 4)`` of poses ``(n, 4, 4)``, with w at or above 0."""
+    """Return unit quaternions wxyz ``(n, 4)`` of poses ``(n, 4, 4)``, with w at or above 0."""
     if not len(poses):
         return np.empty((0, 4))
     return Rotation.from_matrix(poses[:, :3, :3]).as_quat(canonical=True, scalar_first=True)

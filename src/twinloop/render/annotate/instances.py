@@ -1,4 +1,4 @@
-"""Instances and classes in images: one stable number for every body, and a class for each."""
+"""Assign instances and classes in images: one stable number for every body, and a class for each."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ CLASSES: tuple[str, ...] = (
 )
 """Classes by number. A twin's own (`classes:` in its YAML) follow in alphabetical order."""
 
-_SUPPORT = "table"  # what things stand on where no scene names it
-DRAWN_GROUPS = 3  # geoms of the groups 0, 1 and 2 are what MuJoCo's renderers show; the others are for collisions
+_SUPPORT = "table"  # default name of the support, if the twin has no scene
+DRAWN_GROUPS = 3  # MuJoCo's renderers show the geom groups 0, 1 and 2; the others are for collisions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +56,7 @@ class InstanceTable:
 
     @classmethod
     def of(cls, twin: Twin) -> InstanceTable:
-        """The table of a twin.
+        """Return the table of a twin.
 
         Raises:
             UnknownNameError: its YAML gives a class to a body or geom that it does not have.
@@ -89,12 +89,12 @@ class InstanceTable:
 
     @cached_property
     def class_ids(self) -> NDArray[np.uint8]:
-        """Class number by instance number, ``(1 + len,)``; of nothing, background."""
+        """Class number by instance number, ``(1 + len,)``; 0, no instance, is background."""
         numbers = [self.classes.index(instance.class_name) for instance in self.instances]
         return np.array([0, *numbers], dtype=np.uint8)
 
     def picture(self, geom: NDArray[np.int32]) -> NDArray[np.uint16]:
-        """Instance numbers of pixels whose geoms are known, -1 being nothing; any shape."""
+        """Return the instance numbers of pixels from their geom ids (-1: none), of any shape."""
         return np.concatenate([self.of_geom, np.zeros(1, dtype=np.uint16)])[geom]
 
     def semantic(self, instance: NDArray[np.uint16]) -> NDArray[np.uint8]:
@@ -102,7 +102,7 @@ class InstanceTable:
         return self.class_ids[instance]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a plain form for files."""
         return {
             "instances": {str(item.id): {"name": item.name, "class": item.class_name} for item in self.instances},
             "classes": {str(i): name for i, name in enumerate(self.classes)},
@@ -130,7 +130,7 @@ def _class(model: mujoco.MjModel, found: Mapping[str, str], body: int, name: str
         plane = model.geom_type[geoms[0]] == mujoco.mjtGeom.mjGEOM_PLANE
         return found.get(name) or ("floor" if plane else "fixture")
     carrier = body
-    while carrier:  # its own, or that of the nearest body that carries it
+    while carrier:  # its own class, or that of the nearest parent body
         if (known := found.get(_body_name(model, carrier))) is not None:
             return known
         carrier = int(model.body_parentid[carrier])

@@ -1,4 +1,4 @@
-"""Path tracing with Mitsuba 3, which is imported when a renderer is opened."""
+"""Render by path tracing with Mitsuba 3, which is imported when a renderer is opened."""
 
 from twinloop.render.mitsuba.renderer import MitsubaQuality, MitsubaRenderer
 from twinloop.render.mitsuba.variants import working_variants

@@ -5,8 +5,8 @@ colours add up to a displayed colour. Two constants per model, determined when i
 white surface facing all lights, and one in the shadow of all lights that cast shadows, have the brightness of the
 classic renderer. From then on light is linear: twice the colour is twice the light.
 
-- Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), come from all
-  directions: see `sky.surrounding_light`.
+- Ambient colours, and half of the headlight's diffuse colour (the mean cosine towards the camera), become light from
+  all directions: see `textures.surrounding_light`.
 - A directional light is a distant disc with the angular size of its bulb (``light_bulbradius`` at ``light_pos``) from
   the centre of the model.
 - Point and spot lights are bulbs of that radius. A classic one has the brightness of the classic renderer at the
@@ -42,7 +42,7 @@ _KIND = mujoco.mjtLightType
 
 @dataclass(frozen=True, kw_only=True)
 class LightExposure:
-    """What turns a model's light colours into light: see the module's description; ``reach`` in m per light."""
+    """Factors that convert a model's light colours to light, see the module; ``reach`` in m per light."""
 
     fill: float
     key: float
@@ -78,10 +78,10 @@ def _ambient(model: mujoco.MjModel) -> Array:
 class LightSource:
     """One light of the model in one frame: a ``disc`` far away, or the points of a bulb.
 
-    ``light`` is radiance of a disc and intensity per point of a bulb, ``(3,)``; ``direction`` (3,) is where it shines
-    to; ``cutoff`` and ``beam`` are half angles of a spot in degrees, 0 for a point. ``weight`` is how often paths ask
-    for its light: in proportion to how bright it makes things, which is a sixth of the samples for the same noise
-    (so101_tabletop, 8 dB) of asking every lamp as often.
+    ``light`` is radiance of a disc and intensity per point of a bulb, ``(3,)``; ``direction`` (3,) is the direction of
+    its light; ``cutoff`` and ``beam`` are half angles of a spot in degrees, 0 for a point. ``weight`` is how often
+    paths sample it: in proportion to the brightness that it causes, which needs a sixth of the samples of uniform
+    sampling for the same noise (so101_tabletop, 8 dB).
     """
 
     name: str
@@ -95,12 +95,12 @@ class LightSource:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What cannot change once Mitsuba has built it."""
+        """Properties that cannot change once Mitsuba has built it."""
         return self.name, self.disc, self.cutoff, self.beam
 
 
 def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *, away: float) -> Iterator[LightSource]:
-    """The lamps that shine in a frame; directional lights are discs ``away`` m from the middle of the model."""
+    """Yield the active lights of a frame; directional lights are discs ``away`` m from the model's centre."""
     for i in np.flatnonzero(model.light_active).tolist():
         if not model.light_diffuse[i].any():
             continue
@@ -109,7 +109,7 @@ def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *
 
 
 def _strength(model: mujoco.MjModel, exposure: LightExposure, light: int) -> tuple[Array, bool]:
-    """How bright it makes a white surface that faces it, and whether that is at 1 m (candela) or where it counts."""
+    """Return the light on a white surface that faces the lamp; and whether it is that at 1 m (candela)."""
     colour = model.light_diffuse[light].astype(np.float64)
     if model.light_intensity[light] > 0.0:
         return colour / luminance(colour) * float(model.light_intensity[light]) / WHITE_LUX, True
@@ -164,10 +164,10 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
 
 
 def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
-    """Half angles in degrees at which a spot is dark and begins to darken.
+    """Return half angles in degrees at which a spot is dark and begins to darken.
 
-    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba evenly between two angles: half the light is left at
-    the same angle.
+    OpenGL darkens by cos^exponent up to a sharp cutoff, Mitsuba evenly between two angles. Both have half of the light
+    at the same angle.
     """
     cutoff, exponent = float(model.light_cutoff[light]), float(model.light_exponent[light])
     if exponent <= 0.0:
@@ -178,7 +178,7 @@ def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
 
 
 def _across(direction: Array) -> tuple[Array, Array]:
-    """Two unit vectors across a direction, right-handed with it."""
+    """Return two unit vectors perpendicular to a direction, right-handed with it."""
     other = np.eye(3)[np.abs(direction).argmin()]
     across = np.cross(other, direction)
     across /= np.linalg.norm(across)
@@ -186,7 +186,7 @@ def _across(direction: Array) -> tuple[Array, Array]:
 
 
 def _on_disc(direction: Array) -> Array:
-    """Points spread evenly over a disc of radius 1 across a direction (Vogel, Mathematical Biosciences 44, 1979)."""
+    """Return points spread evenly on a unit disc across a direction (Vogel, Mathematical Biosciences 44, 1979)."""
     number = np.arange(_POINTS)[:, None]
     radius, angle = np.sqrt((number + 0.5) / _POINTS), _GOLDEN * number
     across, up = _across(direction)
@@ -209,7 +209,7 @@ def _in_ball() -> Array:
 
 
 def descriptions(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
-    """What Mitsuba builds for a bulb, by name; discs are meshes and are built with the geoms."""
+    """Return Mitsuba's descriptions of a bulb's points, by name; discs are meshes, built like the geoms."""
     colour = {"type": "rgb", "value": lamp.light.tolist()}
     made = {}
     for k, point in enumerate(lamp.points):
@@ -224,7 +224,7 @@ def descriptions(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
 
 
 def parameters(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
-    """Values of a bulb's points by the names that Mitsuba gives them."""
+    """Return the values of a bulb's points by Mitsuba's parameter names."""
     values: dict[str, Any] = {}
     for k, point in enumerate(lamp.points):
         values[f"{lamp.name}_{k}.intensity.value"] = mitsuba.Color3f(lamp.light.tolist())

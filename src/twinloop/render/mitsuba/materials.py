@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 from twinloop.core.imaging import linear_of
 from twinloop.render.mitsuba.textures import linear, texture_of
 
-# MuJoCo's own colour of geoms: what is coloured by its material has it.
+# MuJoCo's default colour of geoms, also of those coloured by their material.
 _PLAIN = np.array([0.5, 0.5, 0.5, 1.0], dtype=np.float32)
-_SPECULAR, _SHININESS = 0.5, 0.5  # of geoms without material, and of materials that do not say
-_SMOOTHEST = 0.03  # below, highlights of small lamps are found too rarely: noise instead of a mirror
+_SPECULAR, _SHININESS = 0.5, 0.5  # of geoms without material, and defaults of materials
+_SMOOTHEST = 0.03  # for smoother surfaces, paths hit highlights of small lamps too rarely: noise instead of a mirror
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,24 +48,24 @@ class GeomMaterial:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What cannot change once Mitsuba has built it."""
+        """Properties that cannot change once Mitsuba has built it."""
         return self.image.shape, self.opacity < 1.0, self.emission > 0.0
 
 
 class MaterialSet:
-    """The looks of a model's geoms; textures are decoded once."""
+    """Materials of a model's geoms; textures are decoded once."""
 
     def __init__(self) -> None:
         self._images: dict[tuple[Any, ...], NDArray[np.float32]] = {}
         self._version = 0
 
     def forget(self) -> None:
-        """Textures have other pixels now."""
+        """Discard decoded textures, because their pixels have changed."""
         self._images.clear()
         self._version += 1
 
     def look(self, model: mujoco.MjModel, geom: int) -> GeomMaterial:
-        """Return the appearance of a geom in the model's current state.
+        """Return the material of a geom in the model's current state.
 
         Raises:
             InputError: its texture is not an image.
@@ -90,14 +90,14 @@ class MaterialSet:
 
 
 def shown_rgba(model: mujoco.MjModel, geom: int) -> tuple[float, ...]:
-    """The colour that MuJoCo shows a geom in: its own where it has one, else its material's."""
+    """Return the colour in which MuJoCo shows a geom: its own if set, else that of its material."""
     own, material = model.geom_rgba[geom], int(model.geom_matid[geom])
     plain = material >= 0 and np.array_equal(own, _PLAIN)
     return tuple((model.mat_rgba[material] if plain else own).tolist())
 
 
 def roughness_of_shininess(shininess: float) -> float:
-    """Burley's roughness of MuJoCo's shininess from 0 to 1."""
+    """Return Burley's roughness of MuJoCo's shininess from 0 to 1."""
     return (2.0 / (128.0 * shininess + 2.0)) ** 0.25
 
 
@@ -114,7 +114,7 @@ def _said(model: mujoco.MjModel, material: int) -> dict[str, float]:
 
 
 def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
-    """The description of a look that Mitsuba builds; light falls on both sides of a surface."""
+    """Return the description of a material that Mitsuba builds; light falls on both sides of a surface."""
     surface: dict[str, Any] = {
         "type": "twosided",
         "bsdf": {
@@ -129,7 +129,7 @@ def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
 
 
 def emitter(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
-    """Return the emitter of an appearance with emission."""
+    """Return the description of the emitter of a material with emission."""
     return {"type": "area", "radiance": _colour(mitsuba, look.image * np.float32(look.emission))}
 
 
@@ -140,7 +140,7 @@ def _colour(mitsuba: Any, image: NDArray[np.float32]) -> dict[str, Any]:
 
 
 def parameters(look: GeomMaterial) -> dict[str, Any]:
-    """Values by the ends of the names that Mitsuba gives them."""
+    """Return the values of a material by the ends of Mitsuba's parameter names."""
     plain = look.image.size == 3
     values: dict[str, Any] = {
         "roughness.value": look.roughness,

@@ -52,7 +52,7 @@ class MitsubaCamera:
         self._truths = mitsuba.load_dict({"type": "aov", "aovs": ",".join(f"{name}:{name}" for name in _TRUTHS)})
 
     def place(self, world_from_camera: Array, lens: Intrinsics) -> None:
-        """Put it somewhere, ``(4, 4)`` in OpenCV's axes.
+        """Set the pose ``(4, 4)`` in OpenCV's axes, and the pinhole.
 
         Raises:
             InputError: its pixels are not square.
@@ -74,12 +74,12 @@ class MitsubaCamera:
             values.update()
 
     def picture(self, scene: Any, integrator: Any, *, samples: int, seed: int) -> NDArray[np.float32]:
-        """Linear light and coverage, ``(height, width, 4)``."""
+        """Return linear light and coverage, ``(height, width, 4)``."""
         seen = self._mitsuba.render(scene, sensor=self._picture, integrator=integrator, spp=samples, seed=seed)
         return np.array(seen, dtype=np.float32)
 
     def surfaces(self, scene: Any) -> dict[str, NDArray[np.float32]]:
-        """``position``, ``sh_normal`` (both of the world), ``albedo`` and ``shape_index``, ``(height, width, k)``."""
+        """Return ``position``, ``sh_normal`` (in the world), ``albedo`` and ``shape_index``, ``(height, width, k)``."""
         seen = np.array(self._mitsuba.render(scene, sensor=self._surfaces, integrator=self._truths, spp=1, seed=0))
         ends = np.cumsum(list(_TRUTHS.values()))
         return dict(zip(_TRUTHS, np.split(seen[..., -ends[-1] :], ends[:-1], axis=-1), strict=True))
@@ -90,7 +90,7 @@ Image = NDArray[np.float32]
 
 
 def can_denoise() -> bool:
-    """Whether the package is installed."""
+    """Return whether the package pyoidn is installed."""
     return find_spec("pyoidn") is not None
 
 
@@ -129,13 +129,13 @@ class MitsubaQuality:
 
     def __post_init__(self) -> None:
         if self.samples < 1:
-            raise InputError(f"A picture of {self.samples} samples per pixel cannot be made. Ask for at least 1.")
+            raise InputError(f"An image of {self.samples} samples per pixel is impossible. Use at least 1.")
         if self.max_depth < 1:
-            raise InputError(f"Paths of at most {self.max_depth} segments see nothing. Ask for at least 1, better 6.")
+            raise InputError(f"Paths of at most {self.max_depth} segments carry no light. Use at least 1, better 6.")
 
 
 class MitsubaRenderer(Renderer):
-    """Traces paths of light; ``depth``, ``geom`` and ``normal`` are those of the surface at the centre of each pixel.
+    """Renderer that traces paths of light; depth, geom and normal are those at the centre of each pixel.
 
     The same state, fields, seed and variant give the same image; variants differ in their noise. There is no lens
     distortion and no motion blur: the sensor model computes both from its images.
@@ -180,11 +180,11 @@ class MitsubaRenderer(Renderer):
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
     ) -> Observed:
-        """Channels of every state from every camera; see `Renderer.observe`."""
+        """Return the channels of every state from every camera, see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         if self._scene is None:
             raise InputError("This renderer was closed. Open another.")
-        self._variant.load()  # another renderer of this process may have chosen another
+        self._variant.load()  # another renderer of this process may have selected another
         self._posed.check(states)
         self._posed.set_fields(fields, len(states))
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
@@ -245,7 +245,7 @@ class MitsubaRenderer(Renderer):
         return total
 
     def _integrator(self, scene: MitsubaScene) -> Any:
-        """What follows the paths; light goes through half-transparent things in the one for media only."""
+        """Return the integrator of paths; only that for media lets light through semi-transparent objects."""
         kind = scene.veiled, scene.shines
         if kind not in self._integrators:
             name, depth = "volpath" if scene.veiled else "path", self._quality.max_depth

@@ -1,4 +1,4 @@
-"""Convert a posed model to a Mitsuba scene: built once, then only changes are written.
+"""Convert a posed model to a Mitsuba scene, built once and then updated.
 
 Every geom that the classic renderer shows (groups 0 to 2, not fully transparent) is a mesh in world coordinates. The
 structure of a mesh (number of triangles, texture, transparency, emission) is fixed once built; a frame with another
@@ -21,12 +21,12 @@ from twinloop.render.mitsuba.shapes import TriangleMesh, surface
 from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, mapping_of, sky_faces, surrounding_light
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
-_KEPT = 1024  # surfaces remembered
+_KEPT = 1024  # surfaces in the cache
 
 
 @dataclass(frozen=True, kw_only=True)
 class PosedGeom:
-    """A geom in one frame: its surface in its own axes, its pose, its look."""
+    """A geom in one frame: its surface in its own axes, its pose, its material."""
 
     geom: int
     surface: TriangleMesh
@@ -36,32 +36,32 @@ class PosedGeom:
 
     @property
     def kind(self) -> tuple[Any, ...]:
-        """What cannot change once Mitsuba has built it."""
+        """Properties that cannot change once Mitsuba has built it."""
         return self.geom, len(self.surface.positions), self.surface.flat, self.look.kind
 
     def moved(self, other: PosedGeom) -> bool:
-        """Whether its triangles are elsewhere than another's."""
+        """Return whether its triangles have other positions than another's."""
         same = self.surface is other.surface and np.array_equal(self.position, other.position)
         return not (same and np.array_equal(self.rotation, other.rotation))
 
     @property
     def corners(self) -> NDArray[np.float32]:
-        """World coordinates, one after the other."""
+        """World coordinates of the corners, flattened."""
         return (self.surface.positions @ self.rotation.T + self.position).astype(np.float32).ravel()
 
     @property
     def normals(self) -> NDArray[np.float32]:
-        """Of the corners, in the world."""
+        """World normals of the corners, flattened."""
         return (self.surface.normals @ self.rotation.T).astype(np.float32).ravel()
 
     @property
     def uv(self) -> NDArray[np.float32]:
-        """Texture coordinates of the corners."""
+        """Texture coordinates of the corners, flattened."""
         return self.surface.uv.astype(np.float32).ravel()
 
 
 class MitsubaScene:
-    """The scene of one model; ``update`` makes it that of a frame."""
+    """The scene of one model; ``update`` sets it to a frame."""
 
     def __init__(self, mitsuba: Any, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         self._mitsuba = mitsuba
@@ -77,7 +77,7 @@ class MitsubaScene:
         self.shines = self.veiled = False
 
     def forget_textures(self, model: mujoco.MjModel) -> None:
-        """Textures have other pixels now."""
+        """Discard decoded textures, because their pixels have changed."""
         self._wardrobe.forget()
         self.faces = sky_faces(model)
 
@@ -123,7 +123,7 @@ class MitsubaScene:
     def _build(self, things: list[PosedGeom], lamps: list[LightSource], light: NDArray[np.float32]) -> None:
         mitsuba = self._mitsuba
         parts: dict[str, Any] = {"type": "scene"}
-        if light.any():  # a black one would take samples away from the lamps
+        if light.any():  # a black sky would use samples that the lamps need
             alone = not lamps and not any(thing.look.emission > 0.0 for thing in things)
             parts["sky"] = self._sky(light, alone=alone)
         for thing in things:
@@ -184,7 +184,7 @@ class MitsubaScene:
         if not np.array_equal(light, self._light):
             values["sky.data"] = _wrapped(light, values["sky.data"].shape)
         values.update()
-        for thing in moved:  # after the update of their positions, which makes normals of its own
+        for thing in moved:  # after the update of their positions, which recomputes normals
             if not thing.surface.flat:
                 values[f"geom{thing.geom}.vertex_normals"] = thing.normals
         values.update()
@@ -209,7 +209,7 @@ class MitsubaScene:
 
 
 def visible_geoms(model: mujoco.MjModel) -> list[int]:
-    """Ids of the geoms that MuJoCo's visualizer shows."""
+    """Return the ids of the geoms that MuJoCo's visualizer shows."""
     alpha = np.array([materials.shown_rgba(model, geom)[3] for geom in range(model.ngeom)])
     return np.flatnonzero((model.geom_group < _GROUPS) & (alpha > 0.0)).tolist()
 
@@ -252,7 +252,7 @@ def _loose_triangles(
 
 
 def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
-    """Geom ids by ``shape_index``: in order from 1 without a compiler, else by Dr.Jit's numbers of objects."""
+    """Return geom ids by ``shape_index``: in order from 1 without a compiler, else by Dr.Jit's object numbers."""
     names = [shape.id() for shape in scene.shapes()]
     if mitsuba.variant().startswith("scalar"):
         numbers = list(range(1, len(names) + 1))

@@ -1,4 +1,4 @@
-"""Surfaces of MuJoCo's shapes for a path tracer: loose triangles with normals and texture coordinates."""
+"""Compute surfaces of MuJoCo's shapes for a path tracer: separate triangles with normals and texture coordinates."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Array = NDArray[np.float64]
 _KIND = mujoco.mjtGeom
 _SMOOTH = {int(kind) for kind in (_KIND.mjGEOM_SPHERE, _KIND.mjGEOM_ELLIPSOID, _KIND.mjGEOM_CAPSULE)}
 _LOOSE = {int(_KIND.mjGEOM_MESH), int(_KIND.mjGEOM_HFIELD)}
-_FINE = 0.25  # longest side of a triangle that a cube texture is put on, in half sides of the cube: our choice
-_EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which MuJoCo's smoothing is not believed
+_FINE = 0.25  # longest side of a triangle with a cube texture, in half sides of the cube: our choice
+_EDGE = 0.5  # cosine between a corner's normal and its triangle's, below which MuJoCo's smoothing is not used
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *,
     """Return the surface of a geom, with the texture coordinates of a mapping.
 
     Args:
-        mapping: of its texture; None without one.
+        mapping: mapping of its texture; None without one.
         reach: half of the side length in m at which an infinite plane is cut.
 
     Raises:
@@ -58,7 +58,7 @@ def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *,
 
 
 def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Array | None, Array | None]:
-    """Corners of triangles ``(m, 3, 3)``, their normals (None: the triangles' own), texture coordinates if given."""
+    """Return corners of triangles ``(m, 3, 3)``, normals (None: the triangles' own), texture coordinates or None."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _KIND.mjGEOM_PLANE:
         half = np.where(size[:2] > 0.0, size[:2], reach)
@@ -91,12 +91,12 @@ def _segment(half: float) -> tuple[Array, Array]:
 
 
 def _areas(corners: Array) -> NDArray[np.bool_]:
-    """Which triangles have an area: those at the poles of a revolved profile have none."""
+    """Return which triangles have an area; those at the poles of a revolved profile have none."""
     return np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2
 
 
 def _mesh(model: mujoco.MjModel, mesh: int, corners: Array) -> tuple[Array, Array | None]:
-    """Normals and texture coordinates; one far from its triangle's is the triangle's, there is an edge."""
+    """Return normals and texture coordinates; at an edge, a normal far from its triangle's is replaced by that."""
     first = model.mesh_normaladr[mesh]
     rows = model.mesh_faceadr[mesh] + np.arange(len(corners))
     normals = model.mesh_normal[first + model.mesh_facenormal[rows]].astype(np.float64)
@@ -110,7 +110,7 @@ def _mesh(model: mujoco.MjModel, mesh: int, corners: Array) -> tuple[Array, Arra
 
 
 def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArray[np.int32]) -> Array:
-    """Normals: smooth on the upper surface, whose triangles come first, flat on sides and floor."""
+    """Return normals: smooth on the upper surface, whose triangles come first, flat on sides and floor."""
     upper = 2 * (int(model.hfield_nrow[field]) - 1) * (int(model.hfield_ncol[field]) - 1)
     smooth = np.zeros_like(points)
     np.add.at(smooth, faces[:upper], _cross(points[faces[:upper]])[:, None])
@@ -119,7 +119,7 @@ def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArr
 
 
 def _object(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
-    """Corners in the coordinates that textures are put on by: of a shape scaled to ±1, or as they are."""
+    """Return corners in texture coordinates' space: of a shape scaled to ±1, or unchanged."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind in _LOOSE:
         return corners
@@ -138,7 +138,7 @@ def _object(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
 
 
 def _full_size(model: mujoco.MjModel, geom: int) -> Array:
-    """``size`` as MuJoCo draws the geom: along its x, y and z."""
+    """Return ``size`` as MuJoCo draws the geom: along its x, y and z."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _KIND.mjGEOM_SPHERE:
         return size[[0, 0, 0]]
@@ -167,7 +167,7 @@ def _cube_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Ar
 
 
 def _stretch(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
-    """What makes corners those of a shape within ±1, in which `_FINE` counts."""
+    """Return the factor that scales corners to a shape within ±1, the unit of `_FINE`."""
     scale = _cube_scale(model, geom, mapping)
     scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _full_size(model, geom))
     return scale / max(float(np.abs(_extent(model, geom) * scale).max()), 1e-9)
@@ -180,7 +180,7 @@ def _extent(model: mujoco.MjModel, geom: int) -> Array:
 
 
 def _refined(corners: Array, normals: Array | None, scale: Array) -> tuple[Array, Array | None]:
-    """Triangles cut in four until their sides are short enough for a cube texture."""
+    """Divide triangles into four until their sides are short enough for a cube texture."""
     while True:
         sides = np.linalg.norm((np.roll(corners, -1, axis=1) - corners) * scale, axis=-1).max(axis=1)
         long = sides > _FINE
@@ -191,7 +191,7 @@ def _refined(corners: Array, normals: Array | None, scale: Array) -> tuple[Array
 
 
 def _quarters(values: Array) -> Array:
-    """Values ``(4 m, 3, k)`` at the corners of the four triangles between the middles of sides."""
+    """Return values ``(4 m, 3, k)`` at the corners of the four triangles between the middles of sides."""
     middle = (values + np.roll(values, -1, axis=1)) / 2.0  # of sides 01, 12, 20
     a, b, c = values.transpose(1, 0, 2)
     ab, bc, ca = middle.transpose(1, 0, 2)

@@ -1,4 +1,4 @@
-"""Turn a model's textures and background into linear light, laid on shapes as MuJoCo does."""
+"""Convert a model's textures and background to linear light, mapped to shapes as in MuJoCo."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TextureMapping:
 
 
 def texture_of(model: mujoco.MjModel, material: int) -> int:
-    """Id of the texture that colours a material, -1 where none does."""
+    """Return the id of the texture that colours a material, -1 without one."""
     if material < 0:
         return -1
     return max(int(model.mat_texid[material, int(role)]) for role in _ROLES)
@@ -53,17 +53,17 @@ def mapping_of(model: mujoco.MjModel, material: int) -> TextureMapping | None:
 
 
 def pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
-    """A texture's pixels ``(height, width, 3)``, as they are stored.
+    """Return a texture's pixels ``(height, width, 3)`` as stored.
 
     Raises:
-        InputError: it has pixels of another kind than grey, RGB or RGBA.
+        InputError: the pixels are not grey, RGB or RGBA.
     """
     height, width, channels = (int(getattr(model, f"tex_{name}")[texture]) for name in ("height", "width", "nchannel"))
     start = int(model.tex_adr[texture])
     if channels not in _CHANNELS or start < 0 or height * width == 0:
         name = model.texture(texture).name or texture
         raise InputError(
-            f"The texture {name} is no picture: {height}×{width} pixels of {channels} channels. "
+            f"The texture {name} is not an image: {height}×{width} pixels of {channels} channels. "
             "The mitsuba renderer takes grey, RGB and RGBA."
         )
     data = model.tex_data[start : start + height * width * channels].reshape(height, width, channels)
@@ -71,12 +71,12 @@ def pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
 
 
 def linear(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
-    """A texture's linear light ``(height, width, 3)``."""
+    """Return a texture's linear light ``(height, width, 3)``."""
     return decode_srgb(pixels(model, texture))
 
 
 def sheet_coordinates(points: Array, repeat: Array) -> Array:
-    """Texture coordinates ``(…, 2)`` of a sheet that spans ±1 ``repeat`` times, from the upper left, y upwards.
+    """Return coordinates ``(…, 2)`` of a sheet that spans ±1 ``repeat`` times, from the upper left, y upwards.
 
     This is the plane mapping of MuJoCo's classic renderer: s = (repeat x - 1) / 2, t = (-repeat y - 1) / 2.
     """
@@ -90,8 +90,8 @@ def wrapped_coordinates(kind: int, points: Array) -> Array:
     downwards.
 
     Args:
-        kind: of geom: plane, box, sphere, ellipsoid, cylinder or capsule.
-        points: triangles' corners ``(m, 3, 3)``, of a shape within ±1.
+        kind: geom type: plane, box, sphere, ellipsoid, cylinder or capsule.
+        points: corners of triangles ``(m, 3, 3)``, of a shape within ±1.
     """
     x, y, z = np.moveaxis(points, -1, 0)
     if kind in {int(mujoco.mjtGeom.mjGEOM_PLANE), int(mujoco.mjtGeom.mjGEOM_BOX)}:
@@ -111,9 +111,9 @@ def wrapped_coordinates(kind: int, points: Array) -> Array:
 
 
 def cube_coordinates(points: Array, mapping: TextureMapping) -> Array:
-    """Coordinates ``(m, 3, 2)`` in the stack of a cube's faces, of triangles' corners ``(m, 3, 3)`` around its centre.
+    """Return coordinates ``(m, 3, 2)`` in a cube's stacked faces, of triangles ``(m, 3, 3)`` around its centre.
 
-    A triangle takes the face that its middle looks at (OpenGL 4.6, section 8.13: +x, -x, +y, -y, +z, -z).
+    A triangle is on the face in the direction of its middle (OpenGL 4.6, section 8.13: +x, -x, +y, -y, +z, -z).
     """
     face, across, down = _face_coordinates(points.mean(axis=1), points)
     margin = 0.5 / mapping.side  # filtering must not reach into the next face
@@ -123,7 +123,7 @@ def cube_coordinates(points: Array, mapping: TextureMapping) -> Array:
 
 
 def look_up_cube(image: NDArray[np.float32], directions: Array) -> NDArray[np.float32]:
-    """Values ``(n, 3)`` of a cube's stacked faces in directions ``(n, 3)``, bilinear within a face."""
+    """Return values ``(n, 3)`` of a cube's stacked faces in directions ``(n, 3)``, bilinear within a face."""
     side = image.shape[1]
     faces = image.shape[0] // side
     face, across, down = _face_coordinates(directions, directions[:, None])
@@ -150,7 +150,7 @@ def _face_coordinates(middles: Array, points: Array) -> tuple[NDArray[np.intp], 
     return face, across / away, down / away
 
 
-# By face: which coordinate runs across the picture and which down it, and with which signs.
+# By face: coordinates along the image's rows and columns, and their signs.
 _ACROSS = np.array([2, 2, 0, 0, 0, 0])
 _DOWN = np.array([1, 1, 2, 2, 1, 1])
 _SIGNS = np.array([[-1, -1], [1, -1], [1, 1], [1, -1], [1, -1], [-1, -1]], dtype=np.float64)
@@ -163,12 +163,12 @@ _REC709 = np.array([0.2126, 0.7152, 0.0722])  # ITU-R BT.709-6: luminance of lin
 
 
 def luminance(colour: NDArray) -> NDArray[np.float64]:
-    """Of linear Rec. 709 colours ``(…, 3)``, 1 for white."""
+    """Return the luminance of linear Rec. 709 colours ``(…, 3)``, 1 for white."""
     return np.asarray(colour, dtype=np.float64) @ _REC709
 
 
 def sky_faces(model: mujoco.MjModel) -> Image | None:
-    """Linear light of the background's stacked cube faces; None where the model has no background."""
+    """Return linear light of the background's stacked cube faces; None without a background."""
     skies = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)
     return linear(model, int(skies[0])) if len(skies) else None
 
@@ -212,4 +212,4 @@ def _directions() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 ENVIRONMENT = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, -1.0], [0.0, 1.0, 0.0]])
-"""Turns Mitsuba's environment, whose zenith is +y, so that it is +z."""
+"""Rotation of Mitsuba's environment from its zenith +y to +z."""

@@ -24,7 +24,7 @@ def main(name: str, library: str) -> int:
         }
     )
     light = float(sum(mitsuba.TensorXf(mitsuba.render(scene, spp=16)).array) / (8 * 8 * 3))
-    return 0 if abs(light - 0.5) < 0.05 else 1  # a default diffuse sheet returns half of what comes in, but for noise
+    return 0 if abs(light - 0.5) < 0.05 else 1  # a default diffuse sheet reflects half of the light, except for noise
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Which of Mitsuba's variants works here: each is tried in a subprocess, and what works is remembered.
+"""Find Mitsuba's variants that work here: each is tested in a subprocess, and a success is stored.
 
-A variant is how Mitsuba was compiled: ``cuda_ad_rgb`` for NVIDIA GPUs, ``llvm_ad_rgb`` for processors through LLVM's
+A variant is a build of Mitsuba: ``cuda_ad_rgb`` for NVIDIA GPUs, ``llvm_ad_rgb`` for processors through LLVM's
 compiler, ``scalar_rgb`` without either. LLVM is a library of the system, and a wrong one ends the process: on a
 processor with AVX-512, versions 14 to 16 do, 19.1.7 works.
 """
@@ -33,7 +33,7 @@ REMEDIES = {
 }
 _LIBRARY = "DRJIT_LIBLLVM_PATH"
 _FOLDERS = ("/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64", "/usr/lib", "/usr/local/lib")
-_TRIED = (19, 18, 20, 21, 17, 16, 15, 14)  # versions in the order of our trust: 19.1.7 was measured to work
+_TRIED = (19, 18, 20, 21, 17, 16, 15, 14)  # versions in the order of preference: 19.1.7 was measured to work
 _TRIAL_SECONDS = 60.0
 
 
@@ -58,7 +58,7 @@ class MitsubaVariant:
 
 
 def import_mitsuba() -> ModuleType:
-    """The package, by the one door through which it comes in.
+    """Import and return the package; the only place that imports it.
 
     Raises:
         MissingDependencyError: it is not installed, or lacks a library.
@@ -77,7 +77,7 @@ def choose_variant(name: str = AUTO) -> MitsubaVariant:
 
     Raises:
         UnknownNameError: there is no such variant.
-        MissingDependencyError: it does not work here; has the reason and the next step.
+        MissingDependencyError: it does not work here; the message has the reason and the next step.
     """
     if name != AUTO and name not in VARIANTS:
         raise UnknownNameError("variant", name, [*VARIANTS, AUTO], where="the mitsuba renderer")
@@ -93,7 +93,7 @@ def choose_variant(name: str = AUTO) -> MitsubaVariant:
 
 
 def working_variants() -> str:
-    """The variants that work here, and the library that each needs, as a phrase."""
+    """Return a phrase with the variants that work here, and the library of each."""
     found = [variant for variant, _ in map(_probe, VARIANTS) if variant is not None]
     named = [f"{one.name} with {one.library}" if one.library else one.name for one in found]
     return "variants " + ", ".join(named)
@@ -101,9 +101,9 @@ def working_variants() -> str:
 
 @functools.cache
 def _probe(name: str) -> tuple[MitsubaVariant | None, str]:
-    """The variant with a library that works, or why none does.
+    """Return the variant with a library that works, or the reason why none does.
 
-    A success is kept in the user's cache folder until the package, the interpreter, the machine or the libraries
+    A success is stored in the user's cache folder until the package, the interpreter, the machine or the libraries
     change.
     """
     installed = _version()
@@ -135,7 +135,7 @@ def _version() -> str | None:
 
 
 def _libraries() -> list[str]:
-    """What ``DRJIT_LIBLLVM_PATH`` names, else every libLLVM of the system, the likeliest to work first."""
+    """Return the path in ``DRJIT_LIBLLVM_PATH``, else every libLLVM of the system, the most reliable first."""
     if os.environ.get(_LIBRARY):
         return [os.environ[_LIBRARY]]
     found = sorted(set(_installed()), key=lambda item: (_TRIED.index(item[0]) if item[0] in _TRIED else 99, item[1]))

@@ -1,4 +1,4 @@
-"""Rays cast into a model whose bodies move, by any of several engines, imported when a caster is opened."""
+"""Cast rays into a model with moving bodies, with one of several engines, imported when a caster is opened."""
 
 from twinloop.render.rays.caster import CASTERS, BodyMotion, RayCaster, RayHits, open_caster
 

@@ -1,4 +1,4 @@
-"""Cast rays into a model whose bodies move: what every engine takes and gives, and where bodies are."""
+"""Define the input and output of ray casters for moving bodies, and compute poses of bodies."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class BodyMotion:
 
     @classmethod
     def of(cls, model: mujoco.MjModel, states: SceneStates, fields: Fields | None = None) -> BodyMotion:
-        """The poses of a model's bodies in every state.
+        """Return the poses of a model's bodies in every state.
 
         Args:
-            fields: as `Renderer.render` takes them, of one world or one per frame.
+            fields: model fields as for `Renderer.render`, of one world or one per frame.
 
         Raises:
             InputError: states or fields do not fit the model.
@@ -50,11 +50,11 @@ class BodyMotion:
     def at(
         self, body: int | NDArray[np.intp], moments: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Positions ``(k, 3)`` and quaternions ``(k, 4)`` of a body at moments ``(k,)``, counted in frames.
+        """Return positions ``(k, 3)`` and quaternions ``(k, 4)`` of a body at times ``(k,)``, counted in frames.
 
-        Several bodies ``(k,)`` are each at its own moment, or all at one ``(1,)``.
+        Several bodies ``(k,)`` have one time each, or one ``(1,)`` for all.
 
-        Between two frames a body moves straight on and turns about a fixed axis (Shoemake, "Animating rotation with
+        Between two frames a body moves straight and rotates about a fixed axis (Shoemake, "Animating rotation with
         quaternion curves", SIGGRAPH 1985).
         """
         first = np.minimum(moments.astype(np.intp), max(len(self) - 2, 0))
@@ -65,18 +65,18 @@ class BodyMotion:
 
     @cached_property
     def moving(self) -> NDArray[np.bool_]:
-        """Which bodies ``(nbody,)`` are anywhere else in some frame than in the first."""
+        """Bodies ``(nbody,)`` whose pose in any frame differs from the first."""
         parts = (self.position, self.quaternion)
         return np.any([(part != part[0]).any(axis=(0, 2)) for part in parts], axis=0)
 
 
 def slerp(begin: NDArray[np.float64], end: NDArray[np.float64], part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Unit quaternions ``(k, 4)`` on the shorter way from ``begin`` to ``end``, ``part`` ``(k, 1)`` of it."""
+    """Return quaternions ``(k, 4)`` at the share ``part`` ``(k, 1)`` of the shorter way from ``begin`` to ``end``."""
     cosine = (begin * end).sum(axis=-1, keepdims=True)
     end, cosine = np.where(cosine < 0.0, -end, end), np.minimum(np.abs(cosine), 1.0)
     angle = np.arccos(cosine)
     sine = np.sin(angle)
-    near = sine < 1e-6  # there a chord and its arc are the same to the last bit
+    near = sine < 1e-6  # a chord and its arc are then equal to the last bit
     safe = np.where(near, 1.0, sine)
     left = np.where(near, 1.0 - part, np.sin((1.0 - part) * angle) / safe)
     right = np.where(near, part, np.sin(part * angle) / safe)
@@ -104,14 +104,14 @@ class RayHits:
 
     @classmethod
     def none(cls, count: int) -> RayHits:
-        """Rays that met nothing, whose arrays an engine fills."""
+        """Return hits of rays that hit nothing, whose arrays an engine fills."""
         return cls(
             distance=np.full(count, np.inf), geom=np.full(count, -1, dtype=np.int32), normal=np.zeros((count, 3))
         )
 
 
 class RayCaster(Protocol):
-    """Casts rays into one world of a model.
+    """Ray caster in one world of a model.
 
     Rays hit the geoms that cameras show: groups 0 to 2, not fully transparent. They do not hit flexes and skins. The
     same rays give the same hits, independent of earlier rays.
@@ -148,7 +148,7 @@ class RayCaster(Protocol):
 def rays(
     motion: BodyMotion, origins: ArrayLike, directions: ArrayLike, moments: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """Origins ``(n, 3)``, unit directions ``(n, 3)`` and moments ``(n,)`` of rays, checked; see `RayCaster.cast`."""
+    """Check rays; return origins ``(n, 3)``, unit directions ``(n, 3)`` and times ``(n,)``, see `RayCaster.cast`."""
     toward = np.asarray(directions, dtype=np.float64)
     if toward.ndim != 2 or toward.shape[1] != 3:
         raise InputError(f"Directions of shape {toward.shape}. Give one row of three numbers for each ray.")
@@ -168,12 +168,12 @@ def rays(
             f"Rays of the moments {when.min():g} to {when.max():g}; the motion has the frames 0 to {len(motion) - 1}."
         )
     if len(begin) and (begin == begin[0]).all():
-        begin = np.broadcast_to(begin[0], begin.shape)  # engines do less for rays from one point
+        begin = np.broadcast_to(begin[0], begin.shape)  # engines are faster for rays from one point
     return begin, toward / length, when
 
 
 def visible_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Ids of the geoms that rays meet: those of MuJoCo's visible groups that are not wholly transparent."""
+    """Return ids of the geoms that rays hit: those in MuJoCo's visible groups that are not fully transparent."""
     material = model.geom_matid
     opacity = np.where(material < 0, model.geom_rgba[:, 3], 1.0)
     opacity[material >= 0] = model.mat_rgba[material[material >= 0], 3]
@@ -189,11 +189,11 @@ CASTERS: Registry[Callable[[mujoco.MjModel, Fields | None], RayCaster]] = Regist
 
 
 def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) -> RayCaster:
-    """A ray caster of one world.
+    """Return a ray caster of one world.
 
     Args:
-        name: ``embree`` (fast, `twinloop[rays]`), ``mujoco`` (always there), or ``auto`` for the fastest that is there.
-        fields: the world's model fields, as `Renderer.render` takes them; None for the model as compiled.
+        name: ``embree`` (fast, `twinloop[rays]`), ``mujoco`` (always available), or ``auto`` for the fastest of these.
+        fields: the world's model fields, as for `Renderer.render`; None for the model as compiled.
 
     Raises:
         UnknownNameError: there is no such engine.

@@ -28,7 +28,7 @@ _PLANE = mujoco.mjtGeom.mjGEOM_PLANE
 
 @dataclass(frozen=True, kw_only=True)
 class _EmbreeBody:
-    """What of a body has triangles: an Embree scene in the body's axes, its geoms in order, and a ball around it."""
+    """Triangles of a body: an Embree scene in the body's axes, its geoms in order, and a bounding sphere."""
 
     body: int
     scene: Any
@@ -37,11 +37,11 @@ class _EmbreeBody:
     radius: float
 
     def ball(self, motion: BodyMotion, when: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-        """Centre ``(1, 3)`` in world axes and radius of a ball that it does not leave between the moments of rays."""
+        """Return centre ``(1, 3)`` in world axes and radius of a sphere around the body at all times of the rays."""
         first, last = float(when.min()), float(when.max())
         if first == last or not motion.moving[self.body]:
             return _MovingPose.of(motion, self.body, when[:1]).place(self.centre), self.radius
-        # However it turns, it stays this near to its body's origin, which goes straight from frame to frame.
+        # For any rotation it stays this close to its body's origin, which moves straight from frame to frame.
         near = float(np.sqrt(self.centre @ self.centre)) + self.radius
         way = motion.position[int(first) : int(np.ceil(last)) + 1, self.body]
         middle = (way.min(axis=0) + way.max(axis=0)) / 2.0
@@ -49,7 +49,7 @@ class _EmbreeBody:
 
 
 class EmbreeCaster:
-    """Casts at triangles: round shapes are up to `CHORD` smaller than MuJoCo's, planes are exact.
+    """Ray caster at triangles: round shapes are up to `CHORD` smaller than MuJoCo's, planes are exact.
 
     Args:
         fields: the world's model fields; None for the model as compiled.
@@ -79,7 +79,7 @@ class EmbreeCaster:
         moments: ArrayLike = 0.0,
         exclude: int = -1,
     ) -> RayHits:
-        """See `RayCaster.cast`."""
+        """Return the first hits of rays, body by body; see `RayCaster.cast`."""
         begin, toward, when = rays(motion, origins, directions, moments)
         hits = RayHits.none(len(toward))
         if not len(toward):
@@ -111,7 +111,7 @@ class EmbreeCaster:
         if not len(rows):
             return
         body = _MovingPose.of(motion, solid.body, when[rows])
-        # The ball's border is where the hierarchy's rays begin, so that its float32 does not see how far off that is.
+        # Embree's rays begin at the sphere's border, so that its float32 error does not grow with the distance.
         enter = np.maximum(along[rows] - 1.001 * radius, 0.0)
         start = body.into(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
         inward = body.turn_into(toward[rows]).astype(np.float32)
@@ -135,7 +135,7 @@ class EmbreeCaster:
         when: NDArray[np.float64],
         hits: RayHits,
     ) -> None:
-        """A plane is met from its front, endless where its size is 0."""
+        """Update the hits with those of a plane from its front; a size of 0 is infinite."""
         model = self._model
         body = _MovingPose.of(motion, int(model.geom_bodyid[geom]), when)
         axes = matrix(model.geom_quat[geom])
@@ -167,25 +167,25 @@ class _MovingPose:
 
     @cached_property
     def _upright(self) -> bool:
-        """Whether the body's axes are the world's, as for objects on the floor."""
+        """Return whether the body's axes are the world's, as for objects on the floor."""
         return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
 
     def take(self, rows: NDArray) -> _MovingPose:
-        """The poses of some rays."""
+        """Return the poses of some rays."""
         if len(self.position) == 1:
             return self
         return _MovingPose(position=self.position[rows], quaternion=self.quaternion[rows])
 
     def place(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
-        """A point of the body in world axes."""
+        """Return a point of the body in world axes."""
         return self.position + rotate(self.quaternion, np.broadcast_to(point, self.position.shape))
 
     def into(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Points of the world in the body's axes."""
+        """Return points of the world in the body's axes."""
         return self.turn_into(points - self.position if self.position.any() else points)
 
     def turn_into(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Directions of the world in the body's axes."""
+        """Return directions of the world in the body's axes."""
         if self._upright:
             return vectors
         if len(self.quaternion) == 1:
@@ -193,7 +193,7 @@ class _MovingPose:
         return rotate(self.quaternion * _CONJUGATE, vectors)
 
     def turn(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Directions of the body in world axes."""
+        """Return directions of the body in world axes."""
         if self._upright:
             return vectors
         if len(self.quaternion) == 1:

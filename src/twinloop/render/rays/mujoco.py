@@ -1,4 +1,4 @@
-"""MuJoCo's own ray casting: exact shapes, no package beyond the base installation."""
+"""Cast rays with MuJoCo: exact shapes, no package beyond the base installation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
 
 
 class MujocoCaster:
-    """Casts with ``mj_multiRay`` for rays from one point, and ``mj_ray`` for rays from different points.
+    """Ray caster with ``mj_multiRay`` for rays from one point, and ``mj_ray`` for rays from different points.
 
     Poses of bodies are rounded to the nearest ``1 / slices`` of a frame; origins and directions of rays are never
     rounded. In frames of 2 ms and at 1 m/s that is 0.13 mm. With ``slices`` None every time is exact, and each needs a
@@ -38,7 +38,7 @@ class MujocoCaster:
         moments: ArrayLike = 0.0,
         exclude: int = -1,
     ) -> RayHits:
-        """See `RayCaster.cast`."""
+        """Return the first hits of rays, grouped by their rounded times; see `RayCaster.cast`."""
         begin, toward, when = rays(motion, origins, directions, moments)
         if not motion.moving.any():
             when = np.zeros_like(when)
@@ -55,7 +55,7 @@ class MujocoCaster:
         return hits
 
     def _pose(self, motion: BodyMotion, when: NDArray[np.float64]) -> None:
-        """Place geoms, and the bodies' own axes that rays are sorted by, as at one moment ``(1,)``."""
+        """Place geoms, and the body frames that ray casting uses, as at one time ``(1,)`` in frames."""
         model, data = self._model, self._data
         position, turn = motion.at(np.arange(model.nbody), when)
         data.xpos[:], data.xquat[:] = position, turn

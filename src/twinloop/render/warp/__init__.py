@@ -1,4 +1,4 @@
-"""The batch ray tracer of ``mujoco_warp``, which is imported when a renderer is opened."""
+"""Render with the batch ray tracer of ``mujoco_warp``, which is imported when a renderer is opened."""
 
 from twinloop.render.warp.renderer import WarpQuality, WarpRenderer
 

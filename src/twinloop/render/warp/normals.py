@@ -1,6 +1,6 @@
 """Compute normals for the batch ray tracer, whose images have none, with a second ray cast."""
 
-# Kernels are Warp's language: their types are not those that a checker of Python knows.
+# Kernels are in Warp's language, whose types a type checker of Python does not support.
 # pyright: reportArgumentType=false, reportAssignmentType=false, reportCallIssue=false
 # pyright: reportGeneralTypeIssues=false, reportIndexIssue=false, reportReturnType=false
 
@@ -20,7 +20,7 @@ wp.set_module_options({"enable_backward": False})
 _MESH = int(mujoco.mjtGeom.mjGEOM_MESH)
 # A vertex normal that leans farther from its face is not used (as in MuJoCo's own renderer, mjr_uploadMesh).
 _SMOOTH = wp.constant(0.8)
-_BEFORE = wp.constant(0.99)  # nearer, rays that graze a round thing would begin within its rounding
+_BEFORE = wp.constant(0.99)  # closer, rays that graze a round object would begin within its round-off
 
 
 def surface_normals(

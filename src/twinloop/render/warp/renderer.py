@@ -1,4 +1,4 @@
-"""The batch ray tracer of ``mujoco_warp``, on the CPU or a GPU; the frames of a call are its worlds."""
+"""Render with the batch ray tracer of ``mujoco_warp``, on CPU or GPU; the frames of a call are its worlds."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ class WarpQuality:
 
     ``batch`` frames are traced per launch (0: 8 on a CPU, 1024 on a GPU); it changes memory and speed, not pixels.
     ``device`` is Warp's device name, such as cuda:1 or cpu; empty for a GPU if there is one. ``moving`` selects where
-    body
-    poses are computed: on the ``device`` in float32 (error 2·10⁻⁷ m), unless a field changes their joints, or on the
-    ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
+    body poses are computed: on the ``device`` in float32 (error 2·10⁻⁷ m), unless a field changes their joints, or on
+    the ``host`` as in other renderers; empty for the device on a GPU and the host on a CPU.
     """
 
     shadows: bool = True
@@ -42,7 +41,7 @@ class WarpQuality:
 
 
 class WarpRenderer(Renderer):
-    """Traces one ray per pixel through a bounding volume hierarchy; the frames of a call are its worlds.
+    """Renderer that traces one ray per pixel through a bounding volume hierarchy; frames of a call are its worlds.
 
     The first image of a kind of scene compiles its kernels (5 to 30 s on two cores), which Warp caches on disk.
 
@@ -96,7 +95,7 @@ class WarpRenderer(Renderer):
     def observe(
         self, states: SceneStates, fields: Fields | None = None, *, channels: Sequence[str] = ("rgb",)
     ) -> Observed:
-        """Channels of every state from every camera; see `Renderer.observe`."""
+        """Return the channels of every state from every camera, see `Renderer.observe`."""
         check_channels(channels, self.channels, renderer=self.name)
         self._posed.check(states)
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
@@ -115,7 +114,7 @@ class WarpRenderer(Renderer):
         return seen
 
     def bare_seconds(self, launches: int, *, channels: Sequence[str] = ("rgb",)) -> float:
-        """Seconds of so many bare launches over the frames that were traced last, which stay on the device."""
+        """Return the seconds of ``launches`` launches alone, over the frames traced last, which stay on the device."""
         with self._wp.ScopedDevice(self._device):
             worlds, tracers = self._ready()
             self._wp.synchronize_device()
@@ -126,7 +125,7 @@ class WarpRenderer(Renderer):
             return time.perf_counter() - began
 
     def _batches(self, count: int) -> Iterator[NDArray[np.intp]]:
-        """Frames that are traced together."""
+        """Yield the frames that are traced together."""
         from twinloop.render.warp.worlds import OF_ALL
 
         size = self._quality.batch or (1024 if self._device.is_cuda else 8)
@@ -150,7 +149,7 @@ class WarpRenderer(Renderer):
         return self._worlds, self._tracers
 
     def _kinds_of_cameras(self) -> list[list[str]]:
-        """Return the cameras by kind: with their own rays, pinholes, and orthographic ones, if there are any."""
+        """Return the cameras by kind: with their own rays, pinholes, and orthographic ones."""
         flat = self._posed.model.cam_projection == mujoco.mjtProjection.mjPROJ_ORTHOGRAPHIC
         ids = camera_ids(self._posed.model, self.cameras)
         kinds: dict[str, list[str]] = {}
@@ -166,20 +165,20 @@ class WarpRenderer(Renderer):
 def _checked_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
     directions = np.asarray(rays, dtype=np.float64)
     if directions.shape != (*size, 3):
-        raise InputError(f"The rays of camera {camera} have shape {directions.shape}, the picture needs {(*size, 3)}.")
+        raise InputError(f"The rays of camera {camera} have shape {directions.shape}, the image needs {(*size, 3)}.")
     if not np.allclose(np.linalg.norm(directions, axis=-1), 1.0, atol=1e-3):
         raise InputError(f"The rays of camera {camera} must be unit vectors: a distance is measured along them.")
     return directions
 
 
 def _use_first_face(model: mujoco.MjModel) -> None:
-    """Show a cube texture's first face on every side: the tracer would squeeze all six onto each."""
+    """Show a cube texture's first face on every side: the tracer would compress all six onto each."""
     cubes = model.tex_type == mujoco.mjtTexture.mjTEXTURE_CUBE
     model.tex_height[cubes] = model.tex_width[cubes]
 
 
 def _forget_physics(model: mujoco.MjModel) -> None:
-    """Poses come from MuJoCo, so options that ``mujoco_warp`` does not simulate must not keep it from drawing."""
+    """Reset physics options: poses come from MuJoCo, and ``mujoco_warp`` refuses options that it cannot simulate."""
     model.opt.disableflags = model.opt.enableflags = 0
     model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER.value
 
@@ -198,7 +197,7 @@ def _import_warp() -> tuple[ModuleType, ModuleType]:
     try:
         import warp  # pyright: ignore[reportMissingImports]
 
-        warp.config.log_level = warp.LOG_WARNING  # its greeting would land in the output of every command
+        warp.config.log_level = warp.LOG_WARNING  # its greeting would appear in the output of every command
         import mujoco_warp  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise MissingDependencyError(f"The warp renderer needs mujoco_warp ({error}).", remedy=REMEDY) from error

@@ -1,4 +1,4 @@
-"""One launch of the tracer: cameras with the same kind of rays, over the worlds that are loaded."""
+"""Trace images in one launch: cameras with the same kind of rays, over the loaded worlds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COLOUR = {"rgb", "linear"}
 
 
 class Tracer:
-    """Keeps the render contexts of its cameras, one for each set of channels."""
+    """Tracer with the render contexts of its cameras, one for each set of channels."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Tracer:
         splats: Splats | None,
     ) -> None:
         self._mjw, self._posed, self._size, self._shadows = mjw, posed, size, shadows
-        # Warp numbers the active cameras in the order of the model's, so pictures are read in that order too.
+        # Warp numbers the active cameras in the order of the model's, so images are read in that order too.
         self._ids = dict(sorted(camera_ids(posed.model, cameras).items(), key=lambda item: item[1]))
         self._rays = rays and np.concatenate([rays[name].reshape(-1, 3) for name in self._ids]) * [1.0, -1.0, -1.0]
         self._splats = splats
@@ -48,7 +48,7 @@ class Tracer:
         self._contexts.clear()
 
     def trace(self, worlds: TracedFrames, channels: Sequence[str]) -> dict[str, dict[str, NDArray]]:
-        """Channels ``(count, height, width, …)`` by camera and name."""
+        """Return the channels ``(count, height, width, …)`` by camera and name."""
         wanted = set(channels)
         context = self._context(worlds, wanted)
         self._mjw.refit_bvh(worlds.model, worlds.data, context)
@@ -69,7 +69,7 @@ class Tracer:
         return self._by_camera({channel: seen[channel] for channel in channels})
 
     def launch(self, worlds: TracedFrames, channels: Sequence[str]) -> None:
-        """Trace and leave everything on the device."""
+        """Trace and leave all results on the device."""
         context = self._context(worlds, set(channels))
         self._mjw.refit_bvh(worlds.model, worlds.data, context)
         self._mjw.render(worlds.model, worlds.data, context)
@@ -112,7 +112,7 @@ class Tracer:
         if self._rays is not None:
             context.ray.assign(self._rays)
             context.ray_offset.zero_()
-        # What the kernel is specialized for must hold for every world, not only for the model as compiled.
+        # The kernel's specialization must be valid for every world, not only for the model as compiled.
         context.geom_ray_types = tuple(sorted(self._kinds))
         context.light_attenuation_is_default, context.has_spot_lights = False, True
         context._megakernel = self._kernel
@@ -139,10 +139,10 @@ def _splat_arrays(splats: Splats | None) -> dict[str, NDArray[np.float32]]:
 
 
 def _geoms(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Geom ids of pairs (id, type of object)."""
+    """Return the geom ids of pairs (id, type of object), -1 for other types."""
     return np.where(pairs[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), pairs[..., 0], -1)
 
 
 def _unpacked(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
-    """Red, green, blue of pixels packed as 0xAARRGGBB: in memory blue comes first."""
+    """Return red, green, blue of pixels packed as 0xAARRGGBB; in memory blue comes first."""
     return packed.astype("<u4", copy=False).view(np.uint8).reshape(*packed.shape, 4)[..., 2::-1]

@@ -1,4 +1,4 @@
-"""Frames as the worlds of ``mujoco_warp``: their poses, and what the tracer reads of the model, on the device."""
+"""Load frames as worlds of ``mujoco_warp``: poses, and model fields that the tracer reads, on the device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from twinloop.twin.quantities.lookup import still_geoms
 from twinloop.twin.quantities.rotation import quat_multiply, rotate
 
 _POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir", "flexvert_xpos")
-# What the tracer reads of the model, and can for each world on its own. Where things are comes with the poses.
+# Model fields that the tracer reads and that may differ between worlds. Positions come with the poses.
 _OF_WORLDS = (
     *("geom_dataid", "geom_matid", "geom_size", "geom_rgba", "cam_fovy", "cam_intrinsic"),
     *("light_type", "light_castshadow", "light_active", "light_attenuation", "light_cutoff", "light_exponent"),
@@ -35,17 +35,17 @@ _FIXED = mujoco.mjtCamLight.mjCAMLIGHT_FIXED.value
 
 
 class TracedFrames:
-    """The frames that are traced in one launch.
+    """Frames that are traced in one launch.
 
     Attributes:
         model: the model on the device.
         data: the poses on the device.
         count: number of loaded frames.
         capacity: largest number of frames.
-        lenses: the model's fields of lenses, of every frame or of all.
+        lenses: lens fields of the model, one entry per frame or one for all.
 
     Args:
-        posed: as compiled, without fields yet.
+        posed: the model as compiled, without fields yet.
         size: height and width of images.
         moving: whether body poses are computed on the device, in float32, unless a field prevents it.
     """
@@ -65,10 +65,10 @@ class TracedFrames:
         self.lenses: list[dict[str, NDArray]] = []
 
     def load(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Bring frames to the device, which have the fields `OF_ALL` in common."""
+        """Load frames with equal fields `OF_ALL` to the device."""
         if len(frames) > self.capacity:
             self.capacity = len(frames)
-            # No physics is done here, so there is no room for contacts.
+            # No physics is simulated here, so contacts need no memory.
             self.data = self._mjw.make_data(self._posed.model, nworld=self.capacity, nconmax=1, njmax=1)
         self.count = self.data.nworld = len(frames)
         if self._moving and not self._posed.writes(_BODIES):
@@ -84,7 +84,7 @@ class TracedFrames:
         self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
 
     def _place(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
-        """Poses by MuJoCo, frame after frame."""
+        """Compute poses with MuJoCo, frame by frame."""
         poses: dict[str, list[NDArray]] = {name: [] for name in _POSES}
         for frame in frames.tolist():
             self._posed.pose(states, frame)
@@ -110,7 +110,7 @@ class TracedFrames:
         self._mjw.camlight(self.model, self.data)
 
     def _stand_inplace(self, poses: dict[str, NDArray[np.float64]], frames: NDArray[np.intp]) -> None:
-        """Write where the geoms of the world are in each frame."""
+        """Write the poses of the world's geoms in each frame."""
         data, still = self._posed.data, self._still
         bodies = self._posed.model.geom_bodyid[still]
         position = self._posed.rows("geom_pos", frames)[:, still]

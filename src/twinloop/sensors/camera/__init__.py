@@ -1,4 +1,4 @@
-"""Camera model from light to delivered images: lens and shutter, then sensor, processing and codec."""
+"""Model a camera from light to delivered images: lens and shutter, then sensor, processing and codec."""
 
 from twinloop.sensors.camera.chain import CameraPipeline, develop, develop_steps
 from twinloop.sensors.camera.model import CameraModel

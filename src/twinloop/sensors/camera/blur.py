@@ -1,4 +1,4 @@
-"""The spot that a lens makes of a point: defocus and diffraction as one Gaussian."""
+"""Blur images by a lens: defocus and diffraction as one Gaussian spot."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from scipy.special import ive
 from twinloop.core.errors import InputError
 from twinloop.sensors.compiled import compiled, has_numba, over_rows
 
-_LOST = 1e-6  # of the light of a spot, which may fall beyond its last pixel
-_WIDEST = 64.0  # pixels; beyond, the number of pixels of a spot makes the sum too slow
+_LOST = 1e-6  # share of a spot's light that may be beyond its last pixel
+_WIDEST = 64.0  # pixels; for wider spots the sum is too slow
 
 
 def spot(blur: float) -> NDArray[np.float64]:
-    """What falls on each pixel in a line through a point's spot, ``(2n + 1,)``, summing to 1.
+    """Return the light on each pixel in a line through a point's spot, ``(2n + 1,)``, summing to 1.
 
     It is the discrete Gaussian exp(-t) I_k(t) with t = ``blur``² (Lindeberg, "Scale-space for discrete signals", IEEE
-    PAMI 12(3), 1990): its standard deviation is ``blur`` pixels exactly, however small, and one after another add up
-    as those of lenses do.
+    PAMI 12(3), 1990): its standard deviation is exactly ``blur`` pixels, however small, and variances of
+    successive blurs add up.
 
     Raises:
         InputError: a standard deviation below 0 or above 64 pixels.
@@ -58,7 +58,7 @@ def blurred(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
 
 @compiled
 def _along_rows(first, last, lines, taps, channels, out):
-    """Rows ``first`` to ``last`` of ``(rows, width · channels)``, each spread along itself."""
+    """Blur rows ``first`` to ``last`` of ``(rows, width · channels)``, each along itself."""
     length, reach = lines.shape[1], len(taps) // 2
     edge = reach * channels
     padded = np.empty(length + 2 * edge, dtype=np.float32)
@@ -84,7 +84,7 @@ def _across_rows(first, last, lines, taps, height, out):
             _add_both(out[r], taps[k], lines[max(r - reach + k, top)], lines[min(r + reach - k, bottom)])
 
 
-# Loops of their own over arrays of one axis, which the compiler makes of vectors.
+# Separate loops over arrays of one axis, which the compiler vectorizes.
 
 
 @compiled

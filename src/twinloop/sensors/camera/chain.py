@@ -28,14 +28,14 @@ from twinloop.sensors.camera.stages import (
 from twinloop.sensors.camera.tone import sharpened, tone, tone_steps
 from twinloop.sensors.compiled import has_numba
 
-_EVERY = 8  # pixels of a side, an even number; statistics of light do not need them all
-_BRIGHTEST = 0.02  # part of the picture that counts as its highlights (libcamera, AGC constraint, q_lo 0.98)
-_HIGHEST = 0.9  # level sought at most: nearer to saturation means say nothing (libcamera, EvGainYTargetLimit)
-_DARKEST = 1e-6  # linear level below which a picture counts as this dark
+_EVERY = 8  # pixels between metered ones, an even number; statistics of light do not need all
+_BRIGHTEST = 0.02  # share of the image that counts as its highlights (libcamera, AGC constraint, q_lo 0.98)
+_HIGHEST = 0.9  # largest target level: closer to saturation, means are unreliable (libcamera, EvGainYTargetLimit)
+_DARKEST = 1e-6  # linear level; darker images count as this
 
 
 def wanted(luma: NDArray[np.float64], model: CameraModel) -> float:
-    """Return the factor on the exposure that would bring the metered values to their targets.
+    """Return the factor on the exposure that brings the metered values to their targets.
 
     The target of the mean is ``exposure_target``; if the mean of the brightest 2 % would then stay below
     ``exposure_highlight``, that is the target. A compensation shifts both.
@@ -50,7 +50,7 @@ def wanted(luma: NDArray[np.float64], model: CameraModel) -> float:
 
 
 def metered(numbers: NDArray, model: CameraModel, exposure: CaptureExposure) -> NDArray[np.float64]:
-    """Linear luma, 1 at white, of some pixels of one capture's digital numbers, or of quads of filters."""
+    """Return linear luma, 1 at white, of some pixels, or quads of filters, of one capture's digital numbers."""
     dark, scale = sensor.black(model, exposure), 1.0 / (sensor.span(model) * responses(model))
     if model.mosaic == "none":
         plain = (numbers[::_EVERY, ::_EVERY] - dark) * scale
@@ -64,21 +64,21 @@ def metered(numbers: NDArray, model: CameraModel, exposure: CaptureExposure) -> 
 
 
 def metered_light(light: NDArray, model: CameraModel, product: float) -> NDArray[np.float64]:
-    """What would be metered of light ``(height, width, 3)`` at a product of time and gain, without noise."""
+    """Return the metered values of light ``(height, width, 3)`` at a product of time and gain, without noise."""
     return np.clip(np.asarray(light, dtype=np.float64) @ LUMA * (product / full_scale(model)), 0.0, 1.0)
 
 
-_LEAST = 3  # pixels of a side, so that a filter's neighbours beyond the edge can be mirrored ones
-_METERED = 4  # every how many pixels automatic exposure looks at before the first picture
+_LEAST = 3  # pixels per side, so that a filter's neighbours beyond the edge can be mirrored
+_METERED = 4  # pixels between those that automatic exposure meters before the first image
 
 
 class CameraPipeline:
     """One camera in one world; its exposure and its codec continue from image to image.
 
     Args:
-        model: of this world.
-        seeds: of its random numbers, which an ideal camera does not need.
-        compiled: whether pixels are computed in machine code, with the same result; by default if numba is installed.
+        model: the camera in this world.
+        seeds: seeds of its random numbers; an ideal camera needs none.
+        compiled: whether to compute pixels in machine code, with the same result; by default if numba is installed.
 
     Raises:
         InputError: the model has random effects, and there are no seeds.
@@ -106,8 +106,8 @@ class CameraPipeline:
 
         Args:
             light: linear light ``(n, height, width, 3)``, 1 at sRGB white, after lens and shutter.
-            time: of each image in s, ``(n,)``, increasing.
-            numbers: of each image, ``(n,)``; random numbers are a function of them.
+            time: time of each image in s, ``(n,)``, increasing.
+            numbers: number of each image, ``(n,)``; random numbers are a function of them.
 
         Raises:
             InputError: ``light`` is not an array of images, or the camera cannot deliver their size.
@@ -121,9 +121,9 @@ class CameraPipeline:
         return pictures
 
     def gathers(self, time: float) -> float | None:
-        """How long the next capture, at ``time`` in s, will gather light, in s.
+        """Return the exposure time in s of the next capture, taken at ``time`` in s.
 
-        None where exposure is automatic and has not come to rest yet: it does so on the light of the first capture.
+        None if automatic exposure has not settled yet: it settles on the light of the first capture.
         """
         if not self.model.exposure_time:
             return 0.0
@@ -157,7 +157,7 @@ class CameraPipeline:
     def _shots(
         self, light: NDArray[np.float32], time: ArrayLike, numbers: ArrayLike
     ) -> Iterator[tuple[Capture, NDArray]]:
-        """Each capture with its exposure, which may depend on the level of the one before."""
+        """Yield each capture with its light; automatic exposure depends on the previous capture."""
         light = np.ascontiguousarray(light, dtype=np.float32)
         _check(light, self.model)
         times = np.asarray(time, dtype=np.float64)
@@ -170,7 +170,7 @@ class CameraPipeline:
             yield Capture(number=int(number), exposure=exposure, gains=gains[index], unit=unit), light[index]
 
     def _automatic(self, light: NDArray[np.float32], unit: CameraUnit, time: float) -> float:
-        """The product of time and gain of the next capture; it has come to rest before the first."""
+        """Return the next capture's product of time and gain; exposure has settled before the first."""
         if self._product is None:
             few = slice(None, None, _METERED)
             seen = light[few, few] * (unit.falloff * unit.shadows)[few, few, None]
@@ -215,9 +215,9 @@ def develop(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> NDArray[np.uint8]:
-    """Return all images of one camera in one world, from the first on, ``(n, height, width, 3)``.
+    """Return all images of one camera in one world, from the first on, ``(n, height, width, 3)`` sRGB.
 
-    The arguments are those of `CameraPipeline` and `CameraPipeline.develop`, and so are the errors.
+    Arguments and errors are those of `CameraPipeline` and `CameraPipeline.develop`.
     """
     return CameraPipeline(model, seeds).develop(light, time=time, numbers=numbers)
 
@@ -230,7 +230,7 @@ def develop_steps(
     numbers: ArrayLike,
     seeds: CameraSeeds | None = None,
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """The last capture after each stage, by the stage's name (``light``, …); see `CameraPipeline.steps`."""
+    """Return the last capture after each stage, by the stage's name (``light``, …); see `CameraPipeline.steps`."""
     *_, last = CameraPipeline(model, seeds).steps(light, time=time, numbers=numbers)
     return last
 
@@ -240,7 +240,7 @@ def _check(light: NDArray[np.float32], model: CameraModel) -> None:
         raise InputError(
             f"Light of shape {light.shape} is not an array of images. The axes are image, height, width, colour (3)."
         )
-    if light.size and not -np.inf < light.min() <= light.max() < np.inf:  # compiled code would look up its place
+    if light.size and not -np.inf < light.min() <= light.max() < np.inf:  # compiled code would index tables with it
         raise InputError(
             "Light that is nan or infinite cannot be developed. Give finite numbers, 1 where sRGB is white."
         )

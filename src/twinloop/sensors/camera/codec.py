@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import av
 
 
-# Luma and colour differences with the ranges and weights of ITU-R BT.601, which USB video takes for granted.
+# Luma and colour differences with the ranges and weights of ITU-R BT.601, the default of USB video.
 _FROM_RGB: NDArray[np.float64] = (
     np.array([[65.481, 128.553, 24.966], [-37.797, -74.203, 112.0], [112.0, -93.786, -18.214]]) / 255.0
 )
@@ -65,7 +65,7 @@ def _yuyv(first, last, picture, result):
                 seen[x, c] = min(max(np.rint(value), 0.0), 255.0)
 
 
-_KEY_EVERY = 30  # pictures; a second at 30 Hz
+_KEY_EVERY = 30  # images; a second at 30 Hz
 
 
 class CameraCodec(Protocol):
@@ -131,7 +131,7 @@ class H264Stream:
 
         if height % 2 or width % 2:
             raise InputError(
-                f"H.264 cannot hold pictures of {width}x{height}: it shares colour between four pixels. Take even "
+                f"H.264 cannot encode images of {width}x{height}: it shares colour between four pixels. Take even "
                 "sides, or another codec."
             )
         encoder = av.CodecContext.create("libx264", "w")

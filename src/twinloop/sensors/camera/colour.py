@@ -12,20 +12,20 @@ from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds
 
 LUMA = np.array([0.2126, 0.7152, 0.0722])  # of linear Rec. 709 light (ITU-R BT.709)
-_WAVES = 64  # of a drift; their sum is close to normal
+_WAVES = 64  # in a drift; their sum is close to normal
 _RGB = "rgb"
 
 
 def pattern(mosaic: str) -> tuple[int, int, int, int]:
-    """Which of red, green and blue the filters of the upper left four pixels are, row by row."""
+    """Return the colours (0 red, 1 green, 2 blue) of the filters of the upper left four pixels, row by row."""
     first, second, third, fourth = (_RGB.index(letter) for letter in mosaic)
     return first, second, third, fourth
 
 
 def filtered(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
-    """Light ``(n, height, width, 3)`` behind the sensor's filters, against that of white light behind each.
+    """Return light ``(n, height, width, 3)`` behind the sensor's filters, relative to white light behind each.
 
-    With a mosaic it is ``(n, height, width)``, one filter to a pixel.
+    The result is ``(n, height, width)`` with a mosaic, which has one filter per pixel.
     """
     linear = np.asarray(light, dtype=np.float64)
     let_through = transmission(model)
@@ -40,17 +40,17 @@ def filtered(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
 
 
 def transmission(model: CameraModel) -> NDArray[np.float64]:
-    """What each filter lets through of linear sRGB, ``(3, 3)``; white light is 1 behind each."""
+    """Return each filter's transmission of linear sRGB, ``(3, 3)``; white light is 1 behind each."""
     return np.asarray(np.linalg.inv(_matrix(model)), dtype=np.float64)
 
 
 def responses(model: CameraModel) -> NDArray[np.float64]:
-    """Electrons that white light frees behind each filter, against green."""
+    """Return the electrons that white light frees behind each filter, relative to green, ``(3,)``."""
     return np.array([model.red_response, 1.0, model.blue_response])
 
 
 class WhiteBalance:
-    """White as one camera believes it to be, at any time."""
+    """White balance of one camera, which may drift with time."""
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds) -> None:
         self._gains = np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
@@ -61,7 +61,7 @@ class WhiteBalance:
         ]
 
     def gains(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Gains of red, green and blue at each time ``(n,)`` in s, ``(n, 3)``."""
+        """Return the gains of red, green and blue at each time ``(n,)`` in s, ``(n, 3)``."""
         gains = np.repeat(self._gains[None], len(time), axis=0)
         for column, waves in zip((0, 2), self._waves, strict=False):
             gains[:, column] *= np.exp(self._size * waves.at(time))
@@ -69,10 +69,10 @@ class WhiteBalance:
 
 
 class DriftProcess(NamedTuple):
-    """A stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``), by rates in rad/s and phases.
+    """Stationary process of variance 1 with the correlation exp(−|t| / ``forgetting``): rates in rad/s and phases.
 
     That is an Ornstein-Uhlenbeck process, as a sum of waves with random phases whose frequencies are drawn from its
-    spectrum (Rahimi, Recht, NIPS 2007), so that it is a function of time whichever captures there are.
+    spectrum (Rahimi, Recht, NIPS 2007), so that it is a function of time, independent of the captures.
     """
 
     rates: NDArray[np.float64]
@@ -80,27 +80,27 @@ class DriftProcess(NamedTuple):
 
     @classmethod
     def of(cls, seeds: CameraSeeds, stage: str, forgetting: float) -> DriftProcess:
-        """The process of a stage; ``forgetting`` in s."""
+        """Return the process of a stage; ``forgetting`` is the correlation time in s."""
         frequency, phase = seeds.uniforms(stage, 2 * _WAVES).reshape(2, _WAVES)
         return cls(rates=np.tan(np.pi * (frequency - 0.5)) / forgetting, phases=2.0 * np.pi * phase)
 
     def at(self, time: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Its values at times ``(n,)`` in s."""
+        """Return its values at times ``(n,)`` in s."""
         return np.cos(self.rates * time[:, None] + self.phases).sum(axis=1) * math.sqrt(2.0 / _WAVES)
 
 
 def mixing(model: CameraModel) -> NDArray[np.float64]:
-    """From balanced red, green and blue to linear sRGB as delivered, ``(3, 3)``: the colour matrix, then saturation."""
+    """Return the matrix ``(3, 3)`` from balanced colours to delivered linear sRGB: colour matrix, then saturation."""
     return (model.saturation * np.eye(3) + (1.0 - model.saturation) * LUMA) @ _matrix(model)
 
 
 def mix(linear: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Colours ``(…, 3)`` by a matrix."""
+    """Return colours ``(…, 3)`` multiplied by a matrix."""
     return np.stack([_mixed(linear, row) for row in matrix], axis=-1)
 
 
 def _matrix(model: CameraModel) -> NDArray[np.float64]:
-    """The colour matrix, with rows that leave white as it is."""
+    """Return the colour matrix, with rows normalized such that white does not change."""
     matrix = np.reshape(model.colour_matrix, (3, 3))
     return matrix / matrix.sum(axis=1, keepdims=True)
 
@@ -110,7 +110,7 @@ def _mixed(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.
 
 
 class _ColourInterpolation(NamedTuple):
-    """Other colours interpolated at pixels of a known one: green, in the row, in the column, and diagonally."""
+    """Missing colours at pixels of a known one: green, that of the row, that of the column, and the diagonal one."""
 
     green: NDArray[np.float64]
     beside: NDArray[np.float64]
@@ -158,7 +158,7 @@ def _malvar(plane: NDArray[np.float64]) -> _ColourInterpolation:
 
 
 def _sums(plane: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
-    """Sums over the pixels left and right, up and down, at the corners, two left and right, two up and down."""
+    """Return sums of pixels left and right, up and down, at the corners, two left and right, two up and down."""
     height, width = plane.shape[-2:]
     wide = np.pad(plane, ((0, 0), (2, 2), (2, 2)), mode="reflect")
 

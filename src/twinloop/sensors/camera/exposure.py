@@ -9,11 +9,11 @@ from typing import NamedTuple
 from twinloop.sensors.camera.model import CameraModel
 
 _ROUND_OFF = 1e-9  # of a lamp's flashes
-_BISECTIONS = 40  # of the logarithm; the range is below e³⁰
+_BISECTIONS = 40  # of the logarithm, whose range is below 30
 
 
 class CaptureExposure(NamedTuple):
-    """Of one capture: ``time`` in s, and the analog ``gain``."""
+    """Exposure of one capture: ``time`` in s, and the analog ``gain``."""
 
     time: float
     gain: float
@@ -33,17 +33,17 @@ def split(model: CameraModel, product: float) -> CaptureExposure:
 
 
 def manual(model: CameraModel) -> CaptureExposure:
-    """The exposure set by hand; a compensation below what gain can give shortens it."""
+    """Return the manual exposure; a product of gain and compensation below 1 shortens its time."""
     return split(model, longest(model) * model.gain * 2.0**model.exposure_compensation)
 
 
 def longest(model: CameraModel) -> float:
-    """The longest exposure in s; a camera that takes no time at all counts as one that fills its wells with white."""
+    """Return the longest exposure in s; one without exposure time counts as one in which white fills the wells."""
     return model.exposure_time or full_scale(model)
 
 
 def full_scale(model: CameraModel) -> float:
-    """Exposure in s, at a gain of 1, with which light of 1 becomes white."""
+    """Return the exposure in s, at a gain of 1, with which light of 1 becomes white."""
     return model.full_well / model.electron_rate
 
 
@@ -61,15 +61,15 @@ def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
 
 
 def followed(model: CameraModel, product: float, factor: float, passed: float) -> float:
-    """Return the next product of time and gain.
+    """Return the next product of time and gain of automatic exposure, in s.
 
     The logarithm of the exposure approaches the value that would have been right for the last image, with the time
     constant ``exposure_lag``; cameras do so image by image, as a first-order filter.
 
     Args:
-        product: of the last image, in s.
-        factor: the factor on it that would have been right for that image.
-        passed: time since it, in s.
+        product: product of time and gain of the last image, in s.
+        factor: factor on it that would have been right for that image.
+        passed: time since that image, in s.
     """
     part = 1.0 if model.exposure_lag == 0.0 else -math.expm1(-passed / model.exposure_lag)
     low, high = _limits(model)

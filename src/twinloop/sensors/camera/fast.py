@@ -1,4 +1,4 @@
-"""Go from light to 8 bits in two passes for machine code: sensing up to the converter, then processing."""
+"""Convert light to 8 bits in two passes of machine code: sensing up to the converter, then processing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twinloop.sensors.compiled import compiled, over_rows
 
 
 def sensed(light: NDArray[np.float32], shot: Capture) -> NDArray:
-    """Digital numbers of one capture, as `stages.sensing_stages` makes them of light ``(height, width, 3)``."""
+    """Return the digital numbers of one capture of light ``(height, width, 3)``, equal to `stages.sensing_stages`."""
     model, unit = shot.unit.model, shot.unit
     height, width = light.shape[:2]
     spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True)
@@ -62,7 +62,7 @@ def _rows(shot: Capture, height: int) -> NDArray[np.float64]:
 
 
 def _chance(seeds: CameraSeeds, number: int) -> tuple[NDArray[np.uint64], ...]:
-    """Keys of the two streams of noise, and what the counters have in common."""
+    """Return the keys of the two noise streams, and the common part of their counters."""
     keys = [np.array(seeds.key(stage), dtype=np.uint64) for stage in (sensor.NOISE, sensor.READ)]
     return (*keys, np.array([*seeds.world(), number], dtype=np.uint64))
 
@@ -111,14 +111,14 @@ def _filter(light, kept, let_through, cells, between, begin, stride, planes, off
 
 @compiled
 def _noise(mean, words, reads, place, more, apart):
-    """What counting and reading add to the mean electrons of a row (`sensor.noisy`)."""
+    """Compute the noise of counting and reading the mean electrons of a row, see `sensor.noisy`."""
     read2, read = reads
     start, second, world = place
     for x in range(len(mean)):
         z, variance = normal(words[x]), mean[x] + read2
         skewed = mean[x] / (6.0 * max(variance, 1e-300))
         apart[x] = np.sqrt(max(variance - 2.0 * skewed * skewed, 0.0)) * z + skewed * (z * z - 1.0)
-    have = -1  # the block of four words that stands in more
+    have = -1  # number of the block of four words in `more`
     for x in range(len(mean)):
         if mean[x] < POISSON_BELOW:
             if (start + x) // 4 != have:
@@ -127,7 +127,7 @@ def _noise(mean, words, reads, place, more, apart):
             apart[x] = (poisson(words[x], mean[x]) - mean[x]) + read * normal(more[(start + x) % 4])
 
 
-_EDGE = 2  # pixels that demosaicing looks around
+_EDGE = 2  # pixels of neighbourhood that demosaicing uses
 
 
 def processed(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
@@ -177,7 +177,7 @@ def _develop(first, last, plane, sites, malvar, matrix, steps, begin, picture):
     width = picture.shape[1]
     red, green, blue = np.empty(width), np.empty(width), np.empty(width)
     for y in range(first, last):
-        start = 1 if sites[2 * (y & 1)] == 1 else 0  # first column behind the row's other colour
+        start = 1 if sites[2 * (y & 1)] == 1 else 0  # first column whose filter is not green
         reddish = sites[2 * (y & 1) + start] == 0
         rows = (plane[y], plane[y + 1], plane[y + 2], plane[y + 3], plane[y + 4])
         own, other = (red, blue) if reddish else (blue, red)
@@ -222,7 +222,7 @@ def _bilinear_row(rows, start, own, green, other):
 
 @compiled
 def _deliver(red, green, blue, matrix, steps, begin, row):
-    """Mixed colours of a row, and their 8 bits: begin in the table, then at most as many steps as a bin holds."""
+    """Write the 8 bits of a row's mixed colours: start in the table, then at most as many steps as a bin holds."""
     table, most = begin
     for c in range(3):
         for x in range(len(red)):

@@ -1,4 +1,4 @@
-"""Project directions through a lens and back: OpenCV's two models.
+"""Project directions through a lens and back, with OpenCV's two models.
 
 Positions are normalized: (x, y) = (X / Z, Y / Z) of a point in front of the camera, whose axes are x right, y down, z
 forward; a distorted position (x', y') is at pixel (fx x' + cx, fy y' + cy).
@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 
 LensModel = Literal["pinhole", "fisheye"]
-_STEPS = 80  # bisections halve a bracket to rounding in 60; Newton's steps need five
-_FAR = 1e6  # the square of a radius that no lens sees, 89.94° off the axis
-_NOTHING = 1e-14  # a coefficient that is lost beside 1
-_CLOSED = 1e-9  # of what a solution may miss the asked position by, normalized
+_STEPS = 80  # bisection reaches round-off in 60 steps, Newton's method in five
+_FAR = 1e6  # square of a radius outside of every field of view, 89.94° off the axis
+_NOTHING = 1e-14  # a coefficient that is negligible relative to 1
+_CLOSED = 1e-9  # largest error of a solution, normalized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +34,7 @@ class Lens:
     ``model`` ``pinhole`` uses all of ``lens_k1`` … ``lens_k6``, ``lens_p1``, ``lens_p2`` (in OpenCV's vector k1, k2,
     p1, p2, k3, k4, k5, k6), ``fisheye`` uses ``lens_k1`` … ``lens_k4``. ``chromatic_red`` and ``chromatic_blue`` are
     the sizes of the red and the blue image relative to the green one, around the principal point. ``blur`` is the
-    standard deviation in pixels of the blur spot of a point.
+    standard deviation of a point's blur spot in pixels.
 
     Raises:
         UnknownNameError: an unknown model.
@@ -76,7 +76,7 @@ class Lens:
     def limit(self) -> float:
         """Largest ideal radius r = √(x² + y²) of the pinhole model, or angle off the axis in rad of the fisheye model.
 
-        Beyond it the lens would fold: a larger radius would land further in. Infinite where no radius does; at most π.
+        Beyond it the lens folds: a larger radius would appear further inside. Infinite if it never folds; at most π.
         """
         if self.model == "fisheye":
             return min(math.sqrt(_first_root(self._fisheye_slope)), math.pi)
@@ -119,7 +119,7 @@ class Lens:
             seen = before & (np.hypot(ideal[..., 0], ideal[..., 1]) <= self.limit)
             return np.where(seen[..., None], self.distort(ideal), np.nan)
         angle = np.arctan2(across, ray[..., 2])
-        # On the axis the direction across is any: a point there lands in the middle.
+        # On the axis the azimuth is arbitrary: a point there appears in the centre.
         unit = np.divide(ray[..., :2], across[..., None], out=np.zeros_like(ray[..., :2]), where=across[..., None] > 0)
         return np.where((angle <= self.limit)[..., None], unit * self._radial(angle)[0][..., None], np.nan)
 
@@ -170,7 +170,7 @@ class Lens:
 
     @cached_property
     def _rational(self) -> tuple[Polynomial, Polynomial]:
-        """Numerator and denominator of the radial factor in r²."""
+        """Numerator and denominator of the radial factor as polynomials in r²."""
         return (
             Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3]),
             Polynomial([1.0, self.lens_k4, self.lens_k5, self.lens_k6]),
@@ -178,7 +178,7 @@ class Lens:
 
     @cached_property
     def _fisheye(self) -> Polynomial:
-        """The radial factor in θ²."""
+        """Radial factor as a polynomial in θ²."""
         return Polynomial([1.0, self.lens_k1, self.lens_k2, self.lens_k3, self.lens_k4])
 
     @cached_property
@@ -194,7 +194,7 @@ class Lens:
         return along * factor, factor + 2.0 * square * slope
 
     def _inverse(self, radius: NDArray[np.float64]) -> NDArray[np.float64]:
-        """What `_radial` maps to ``radius``, at most `limit`: Newton's steps, halved brackets where these leave."""
+        """Return the solutions of `_radial` for ``radius``, at most `limit`, by Newton's method and bisection."""
         low = np.zeros_like(radius)
         high = np.full_like(radius, self.limit) if np.isfinite(self.limit) else np.maximum(radius, 1.0)
         while np.isinf(self.limit) and (short := self._radial(high)[0] < radius).any():
@@ -219,9 +219,8 @@ def _first_root(polynomial: Polynomial) -> float:
     """Return the smallest positive real root of a polynomial that is 1 at 0; infinite without one.
 
     The variable is scaled such that no coefficient is above 1, so no root is below 1/2, and the reciprocals of the
-    roots
-    are computed: their polynomial has the leading coefficient 1, so tiny coefficients of high powers are harmless and
-    not lost.
+    roots are computed: their polynomial has the leading coefficient 1, so tiny coefficients of high powers are harmless
+    and not lost.
     """
     coefficients = np.asarray(polynomial.coef, dtype=float)
     powers = np.arange(len(coefficients))
@@ -233,7 +232,7 @@ def _first_root(polynomial: Polynomial) -> float:
 
 
 def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The pinhole model's radial factor and its derivative by r², at r²."""
+    """Return the pinhole model's radial factor and its derivative by r², at r²."""
     above, below = lens._rational
     up, down = above(square), below(square)
     return up / down, (above.deriv()(square) * down - up * below.deriv()(square)) / (down * down)
@@ -260,9 +259,9 @@ def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float
 
 
 def _newton(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Ideal positions ``(n, 2)`` that land at ``seen``, from near ones where the lens does not fold, and none beyond.
+    """Return ideal positions ``(n, 2)`` that project to ``seen``, by Newton's method from near ones, within `limit`.
 
-    A step that leaves, or that lands further off, is halved.
+    A step that leaves the limit, or that increases the error, is halved.
     """
     ideal, share = start, np.ones((len(start), 1))
     landed, jacobian = _distorted(lens, ideal)

@@ -24,8 +24,8 @@ def lens_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, wor
     """Return the lens of one world; the defaults are those of a perfect lens.
 
     Args:
-        values: by quantity, a number or one for each world (`Twin.sensor_values`); other quantities are ignored.
-        settings: by name, as values or as records with a ``value``; ``lens`` is the model, pinhole or fisheye.
+        values: values by quantity, a number or one for each world (`Twin.sensor_values`); others are ignored.
+        settings: settings by name, as values or as records with a ``value``; ``lens`` is the model, pinhole or fisheye.
 
     Raises:
         UnknownNameError: an unknown model.
@@ -35,7 +35,7 @@ def lens_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, wor
 
 
 def shutter_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Shutter:
-    """The shutter of one world, arguments as `lens_of`; the setting ``shutter`` is its kind, rolling or global.
+    """Return the shutter of one world; arguments as `lens_of`. The setting ``shutter`` is rolling or global.
 
     Raises:
         UnknownNameError: an unknown kind.
@@ -45,7 +45,7 @@ def shutter_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, 
 
 
 def clock_of(values: Mapping[str, ArrayLike]) -> CaptureClock:
-    """The clocks of all worlds; values as `lens_of`."""
+    """Return the capture clocks of all worlds; values as `lens_of`."""
     return CaptureClock(**{name: values[name] for name in _CLOCK if name in values})
 
 
@@ -59,7 +59,7 @@ def _choice(settings: Mapping[str, Any], name: str, otherwise: str) -> Any:
     return getattr(said, "value", said)
 
 
-# What may be chosen, by setting.
+# Choices by setting.
 CHOICES: dict[str, tuple[str, ...]] = {
     "exposure": ("manual", "auto"),
     "mosaic": ("none", "rggb", "bggr", "grbg", "gbrg"),
@@ -74,22 +74,22 @@ def _setting(default: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class CameraModel:
-    """One camera in one world; the default is an ideal one.
+    """One camera in one world; the default is an ideal camera.
 
     Its numbers are the parameters ``sensor/NAME/QUANTITY``; `twin.quantities` has their meanings.
 
     Settings:
         exposure: ``manual``: constant ``exposure_time`` and ``gain``; ``auto``: see `exposure`.
         mains_hz: 0, or the mains frequency: automatic exposures longer than half its period are multiples of it.
-        bits: of the converter; 0: no quantization.
-        black_level: its digital number without light.
-        mosaic: the colour filters of the upper left four pixels, row by row; ``none``: three sensors behind a prism.
+        bits: bits of the converter; 0: no quantization.
+        black_level: digital number without light.
+        mosaic: colour filters of the upper left four pixels, row by row; ``none``: three sensors behind a prism.
         demosaic: ``bilinear``, or ``malvar`` (Malvar, He, Cutler, ICASSP 2004).
-        colour_matrix: from the sensor's white-balanced red, green and blue to those of sRGB, row by row. Its inverse is
-            the transmission of the sensor's filters.
+        colour_matrix: matrix from the sensor's white-balanced red, green and blue to those of sRGB, row by row. Its
+            inverse is the transmission of the sensor's filters.
         tone_curve: points x, y, x, y … from linear to display values, between 0 and 1 and increasing; none: sRGB.
         codec: ``none``, ``yuyv`` (4:2:2 without compression), ``mjpeg`` (4:2:2), ``h264``.
-        serial: of the unit, which fixes its pattern and dust in every episode; none: a new unit in every episode.
+        serial: serial number, which fixes pattern and dust for all episodes; none: a new unit in every episode.
 
     Raises:
         UnknownNameError: an unknown choice.
@@ -166,17 +166,17 @@ class CameraModel:
 
     @classmethod
     def from_values(cls, values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Self:
-        """The camera of one world.
+        """Return the camera of one world.
 
         Args:
             values: every quantity by name, a number or one for each world (`Twin.sensor_values`).
-            settings: by name (those of `Device`), as they are or as records with a ``value``. What belongs to lens,
-                shutter and clock (`optics`) is passed over, here and in ``values``.
-            world: which of the worlds.
+            settings: settings by name (those of `Device`), as values or as records with a ``value``. Quantities and
+                settings of lens, shutter and clock are ignored.
+            world: index of the world.
 
         Raises:
             UnknownNameError: a quantity or a setting that a camera does not have.
-            InputError: a setting that cannot be.
+            InputError: an impossible setting.
         """
         known = {entry.name: entry for entry in fields(cls)}
         values = {name: value for name, value in values.items() if name in known or name not in OPTICS_QUANTITIES}
@@ -209,7 +209,7 @@ def _plain(value: Any) -> Any:
 
 
 def _check_curve(points: tuple[float, ...]) -> None:
-    """A tone curve begins at 0, 0, ends at 1, 1, and rises."""
+    """Refuse a tone curve that does not rise from 0, 0 to 1, 1."""
     if not points:
         return
     x, y = np.array(points[0::2]), np.array(points[1::2])

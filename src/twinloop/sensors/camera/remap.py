@@ -16,7 +16,7 @@ from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.compiled import compiled, has_numba, over_rows
 
-# Off the axis. A flat picture of 2·80° has 11 times the width of one of 2·27°, and 33 times fewer pixels per degree in
+# Off the axis. A flat image of 2·80° has 11 times the width of one of 2·27°, and 33 times fewer pixels per degree in
 # its middle than at its edge (tan 80° and 1 / cos² 80°).
 WIDEST = math.radians(80.0)
 
@@ -36,7 +36,7 @@ def rendered_view(lens: Lens, target: Intrinsics, *, margin: float = 1.0, densit
         InputError: the field of view exceeds `WIDEST`, or the lens folds within the image.
     """
     rays = np.concatenate([lens.rays(_border(target) / size) for size in lens.magnifications])
-    # The picture's inside lies inside: a lens that does not fold maps what its border encloses to what that encloses.
+    # Testing the border is enough: a lens that does not fold maps the inside to the inside of the mapped border.
     angle = float(np.arctan2(np.hypot(rays[:, 0], rays[:, 1]), rays[:, 2]).max())
     if angle > WIDEST:
         raise InputError(
@@ -59,12 +59,12 @@ def lens_rays(lens: Lens, target: Intrinsics) -> NDArray[np.float64]:
 
 
 def normalized(target: Intrinsics, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Pixels ``(…, 2)`` in units of the focal length about the principal point."""
+    """Return pixels ``(…, 2)`` relative to the principal point, in focal lengths."""
     return (pixels - [target.cx, target.cy]) / [target.fx, target.fy]
 
 
 def _border(target: Intrinsics) -> NDArray[np.float64]:
-    """Normalized positions ``(n, 2)`` of the centres of the outermost pixels."""
+    """Return normalized positions ``(n, 2)`` of the centres of the outermost pixels."""
     inside = np.ones((target.height, target.width), dtype=bool)
     inside[1:-1, 1:-1] = False
     return normalized(target, target.pixel_centres()[inside])
@@ -72,7 +72,7 @@ def _border(target: Intrinsics) -> NDArray[np.float64]:
 
 @dataclass(frozen=True, kw_only=True)
 class Remap:
-    """For each pixel, its source position in another image.
+    """Map from each pixel to its source position in another image.
 
     ``column`` and ``row`` are ``(1 or 3, height, width)`` float32: one map for all channels, or one for red, green and
     blue. They count from the centre of the first pixel, so an integer is a pixel. ``source`` is the (height, width) of
@@ -88,8 +88,8 @@ class Remap:
         """Return the map from a rendered view to the distorted image.
 
         Args:
-            view: of the rendered images, from `view.rendered_view`, or larger.
-            target: of the distorted image.
+            view: pinhole of the rendered images, from `rendered_view`, or a larger one.
+            target: pinhole of the distorted image.
 
         Raises:
             InputError: the lens folds within the image, or the view does not cover its field of view.
@@ -107,12 +107,12 @@ class Remap:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(height, width) of the distorted images."""
+        """Size (height, width) of the distorted images."""
         return self.column.shape[1], self.column.shape[2]
 
     @cached_property
     def identity(self) -> bool:
-        """Whether every pixel shows the pixel of the same place, so that nothing has to be done."""
+        """Return whether every pixel maps to itself, so that nothing needs to be done."""
         _, height, width = self.column.shape
         column, row = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
         return self.source == (height, width) and bool((self.column == column).all() and (self.row == row).all())
@@ -130,7 +130,7 @@ class Remap:
         top, bottom, _ = (rows or slice(None)).indices(height)
         pictures = np.ascontiguousarray(pictures, dtype=np.float32)
         if maps == 3 and pictures.shape[-1] != 3:
-            raise InputError(f"{pictures.shape[-1]} channels come behind a lens that parts red, green and blue.")
+            raise InputError(f"Images of {pictures.shape[-1]} channels for a lens that separates red, green and blue.")
         if not has_numba():
             return _bilinear_arrays(pictures, self.column[:, top:bottom], self.row[:, top:bottom])
         out = np.empty((len(pictures), bottom - top, width, pictures.shape[-1]), dtype=np.float32)
@@ -151,16 +151,16 @@ class Remap:
         if pictures.shape[1:3] != self.source:
             height, width = self.source
             raise InputError(
-                f"Pictures of shape {pictures.shape} are none of {width}×{height} pixels, (n, {height}, {width}, …), "
-                "which this lens was worked out for."
+                f"Images of shape {pictures.shape} do not have {width}×{height} pixels, (n, {height}, {width}, …), "
+                "the size for which this lens map was computed."
             )
 
 
 def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
-    """Where the pixels of one colour look in the view, ``(height, width, 2)`` from the centre of its first pixel.
+    """Return the source positions of one colour's pixels in the view, ``(height, width, 2)`` from its first centre.
 
-    What a lens does is smooth: it is undone at 129 places along the longer side, and a quintic spline has the others.
-    Where that is too coarse half-way between, as near a fold, it is undone at every pixel, ten times slower.
+    Distortion is smooth: it is inverted at 129 nodes along the longer side and interpolated by a quintic spline. If the
+    spline is inaccurate half-way between nodes, as near a fold, every pixel is inverted, which is ten times slower.
     """
 
     def exact(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -181,16 +181,16 @@ def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> ND
     return np.stack([spline(row, column) for spline in splines], axis=-1)
 
 
-_INTERVALS = 128  # along the longer side; a strong lens (k1 of -0.3, 640×480, f 500) is then splined to 1e-6 pixel
+_INTERVALS = 128  # along the longer side; the error is then 1e-6 pixel for a strong lens (k1 -0.3, 640×480, f 500)
 _DEGREE = 5
-_SMOOTH = 1e-5  # pixels; float32 keeps a place beyond 512 pixels to 6e-5
-_DECIMALS = 6  # of pixels; what is this near to a pixel's centre is that pixel, to the bit
-_SLACK = 1e-6  # pixels; what rounding makes of a place on the border
+_SMOOTH = 1e-5  # pixels; float32 has a resolution of 6e-5 beyond 512 pixels
+_DECIMALS = 6  # of pixels; a position this close to a pixel's centre is exactly that pixel
+_SLACK = 1e-6  # pixels; round-off of a position on the border
 
 
 @compiled
 def _bilinear_alike(first, last, pictures, column, row, top_row, out):
-    """Rows ``first`` to ``last`` of all that is made, one below the other, where all channels look the same way."""
+    """Interpolate rows ``first`` to ``last`` of all stacked images, with one map for all channels."""
     height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
     one = np.uint32(1)
@@ -199,7 +199,7 @@ def _bilinear_alike(first, last, pictures, column, row, top_row, out):
         picture = pictures[n]
         for c in range(width):
             x, y = column[0, top_row + r, c], row[0, top_row + r, c]
-            left, top = np.uint32(x), np.uint32(y)  # without a sign, so that no index has to be tested for one
+            left, top = np.uint32(x), np.uint32(y)  # unsigned, so that no index is tested for a sign
             beside, below = min(left + one, right), min(top + one, bottom)
             a, b = x - np.float32(left), y - np.float32(top)
             for channel in range(pictures.shape[3]):
@@ -211,7 +211,7 @@ def _bilinear_alike(first, last, pictures, column, row, top_row, out):
 
 @compiled
 def _bilinear_apart(first, last, pictures, column, row, top_row, out):
-    """The same where each channel has its map; a loop over a known number of channels is unrolled."""
+    """Interpolate likewise with one map per channel; a loop over a known number of channels is unrolled."""
     height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
     one = np.uint32(1)
@@ -233,7 +233,7 @@ def _bilinear_apart(first, last, pictures, column, row, top_row, out):
 def _bilinear_arrays(
     pictures: NDArray[np.float32], column: NDArray[np.float32], row: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    """The same without a compiler, in the same order, so that the results are the same."""
+    """Interpolate without a compiler, in the same order of operations, so that the results are equal."""
     bottom, right = pictures.shape[1] - 1, pictures.shape[2] - 1
     left, top = column.astype(np.intp), row.astype(np.intp)
     beside, below = np.minimum(left + 1, right), np.minimum(top + 1, bottom)

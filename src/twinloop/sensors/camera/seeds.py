@@ -14,9 +14,9 @@ from twinloop.core.seeds import philox4x32, stream_key
 from twinloop.sensors.compiled import compiled
 
 POISSON_BELOW = 12.0
-"""Electrons below which a Poisson number is drawn as such; above, see `sensor.noisy`."""
+"""Mean electrons below which an exact Poisson number is drawn; above, see `sensor.noisy`."""
 
-_BINS = 2048  # of a half of the normal distribution; the last of them is cut into as many again
+_BINS = 2048  # of a half of the normal distribution; the last bin is divided into as many again
 _GRID = 8  # values per unit of the table of exp(-x)
 
 
@@ -24,8 +24,8 @@ _GRID = 8  # values per unit of the table of exp(-x)
 class CameraSeeds:
     """Seeds of the random numbers of one camera's images.
 
-    ``path`` is of one world. With a ``serial`` number, the pattern of the unit is a function of that alone; a `Camera`
-    uses its model's.
+    ``path`` is that of one world. With a ``serial`` number, the pattern of the unit depends on that alone; a
+    `CameraPipeline` uses its model's.
     """
 
     path: SeedPath
@@ -33,35 +33,35 @@ class CameraSeeds:
     serial: str = ""
 
     def key(self, stage: str, *, unit: bool = False) -> tuple[int, int]:
-        """Return the Philox key of a stage; ``unit``: for values that are constant for a unit."""
+        """Return the Philox key of a stage; ``unit`` is True for values that are constant for a unit."""
         if unit and self.serial:
             return stream_key(0, f"camera/{self.serial}/{stage}")
         return stream_key(self.path.run_seed, f"sensor/{self.sensor}/{stage}")
 
     def world(self, *, unit: bool = False) -> tuple[int, int]:
-        """Episode and attempt."""
+        """Return episode and attempt; with ``unit`` those that a unit's constants depend on."""
         if unit:
             return (0 if self.serial else int(self.path.episodes[0])), 0
         return int(self.path.episodes[0]), int(self.path.attempts[0])
 
     def words(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.uint32]:
-        """Random words of 32 bits ``(size,)`` of a stage of one capture."""
+        """Return random words of 32 bits ``(size,)`` of a stage of one capture."""
         counter = np.empty(((size + 3) // 4, 4), dtype=np.uint64)
         counter[:, 0] = np.arange(len(counter), dtype=np.uint64)
         counter[:, 1:] = np.array([*self.world(unit=unit), number], dtype=np.uint64)
         return philox4x32(counter, self.key(stage, unit=unit)).astype(np.uint32).ravel()[:size]
 
     def normals(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-        """Standard normal numbers ``(size,)``."""
+        """Return standard normal numbers ``(size,)``."""
         return normal_of_words(self.words(stage, size, number=number, unit=unit))
 
     def uniforms(self, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-        """Numbers between 0 and 1, ``(size,)``."""
+        """Return numbers between 0 and 1, ``(size,)``."""
         return np.float64(2.0**-32) * (self.words(stage, size, number=number, unit=unit) + np.float64(0.5))
 
 
 def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
-    """Standard normal numbers of random words, the same as `kernels` makes of them.
+    """Return standard normal numbers of random words, equal to those of the compiled `normal`.
 
     The quantile function is interpolated between `NORMAL_BODY`, and beyond 3.5 standard deviations between
     `NORMAL_TAIL`; mean 0 and variance 1 are exact.
@@ -80,7 +80,7 @@ def normal_of_words(words: NDArray[np.uint32]) -> NDArray[np.float64]:
 
 
 def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Poisson numbers of random words by inversion, for means up to `POISSON_BELOW`."""
+    """Return Poisson numbers of random words by inversion, for means up to `POISSON_BELOW`."""
     uniform = (words + 0.5) * 2.0**-32
     index = (mean * _GRID).astype(np.int64)
     rest = mean - index / _GRID
@@ -97,7 +97,7 @@ def poisson_of_words(words: NDArray[np.uint32], mean: NDArray[np.float64]) -> ND
 
 
 def exp_minus(x: NDArray[np.float64]) -> NDArray[np.float64]:
-    """exp(−x) of x between 0 and 1/8, to 10⁻¹⁰, by sums and products alone, which are the same everywhere."""
+    """Return exp(−x) for x between 0 and 1/8, to 10⁻¹⁰, by sums and products alone, so the same on all machines."""
     return 1.0 - x * (1.0 - x / 2.0 * (1.0 - x / 3.0 * (1.0 - x / 4.0 * (1.0 - x / 5.0 * (1.0 - x / 6.0)))))
 
 
@@ -110,7 +110,7 @@ def _normal_tables() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
 
 
 def _mean_square(edges: NDArray[np.float64]) -> float:
-    """Mean square of numbers spread evenly over bins of the same probability, evenly within each."""
+    """Return the mean square of numbers spread uniformly within bins of equal probability."""
     low, high = edges[:-1], edges[1:]
     return float(np.mean((low * low + low * high + high * high) / 3.0))
 
@@ -120,7 +120,7 @@ EXP_TABLE = np.exp(-np.arange(int(POISSON_BELOW) * _GRID + 2) / _GRID)
 MOST_COUNTS = 60  # a mean of 12 exceeds it with a probability below 1e-20
 
 
-_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # `core.seeds` says where they are from
+_M0, _M1 = np.uint64(0xD2511F53), np.uint64(0xCD9E8D57)  # `core.seeds` has their source
 _W0, _W1 = np.uint64(0x9E3779B9), np.uint64(0xBB67AE85)
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _BODY = len(NORMAL_BODY) - 1
@@ -144,7 +144,7 @@ def philox(words, first, key, world):
 
 @compiled
 def normal(word):
-    """A standard normal number of a word (`seeds.normal_of_words`)."""
+    """Return a standard normal number of a word (`seeds.normal_of_words`)."""
     half = np.int64(word) & 0x7FFFFFFF
     index = half >> 20
     if index < _BODY:
@@ -158,7 +158,7 @@ def normal(word):
 
 
 def normals(seeds: CameraSeeds, stage: str, size: int, *, number: int = 0, unit: bool = False) -> NDArray[np.float64]:
-    """Standard normal numbers ``(size,)``: those of `CameraSeeds.normals`."""
+    """Return standard normal numbers ``(size,)``: those of `CameraSeeds.normals`, in machine code."""
     words, numbers = np.empty((size + 3) // 4 * 4, dtype=np.uint32), np.empty(size)
     key, world = seeds.key(stage, unit=unit), (*seeds.world(unit=unit), number)
     philox(words, 0, np.array(key, dtype=np.uint64), np.array(world, dtype=np.uint64))
@@ -174,7 +174,7 @@ def _normals(words, numbers):
 
 @compiled
 def poisson(word, mean):
-    """A Poisson number of a word (`seeds.poisson_of_words`)."""
+    """Return a Poisson number of a word (`seeds.poisson_of_words`)."""
     uniform = (np.int64(word) + 0.5) * 2.0**-32
     index = int(mean * 8)
     x = mean - index / 8

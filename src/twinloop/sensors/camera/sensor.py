@@ -63,14 +63,14 @@ def unit_pattern(
 def gathered(
     light: NDArray[np.float64], model: CameraModel, fixed: FixedPattern, exposure: CaptureExposure
 ) -> NDArray[np.float64]:
-    """Mean electrons that filtered light frees and the dark adds, of one capture."""
+    """Return the mean electrons of one capture, freed by filtered light and by dark current."""
     return light * (fixed.response * (model.electron_rate * exposure.time)) + model.dark_current * exposure.time
 
 
 def noisy(
     mean: NDArray[np.float64], model: CameraModel, exposure: CaptureExposure, seeds: CameraSeeds, number: int
 ) -> NDArray[np.float64]:
-    """Electrons as they are counted and read, of the capture ``number``.
+    """Return the electrons as counted and read, of the capture ``number``.
 
     From `POISSON_BELOW` mean electrons λ on, the Poisson number and the read noise are one number with their mean,
     their variance S = λ + σ² and their third moment: with g = λ / 6S and a normal z, λ + √(S − 2 g²) z + g (z² − 1)
@@ -91,7 +91,7 @@ def noisy(
 
 
 def digitised(electrons: NDArray[np.float64], model: CameraModel, gain: float) -> NDArray:
-    """Digital numbers: uint16 with a converter of some bits, else float64 from black at 0 to white at 1."""
+    """Return digital numbers: uint16 with a converter of some bits, else float64 from black at 0 to white at 1."""
     numbers = np.minimum(electrons, model.full_well) * (conversion(model) * gain) + model.black_level
     if model.bits == 0:
         return np.minimum(numbers, 1.0)
@@ -116,25 +116,25 @@ def balanced(
 
 
 def read_noise(model: CameraModel, gain: float) -> float:
-    """Standard deviation of reading a pixel at a gain, in electrons."""
+    """Return the standard deviation of reading a pixel at a gain, in electrons."""
     return math.hypot(model.read_noise, model.adc_noise / gain)
 
 
 def white(model: CameraModel) -> float:
-    """The largest digital number."""
+    """Return the largest digital number."""
     return 2.0**model.bits - 1.0 if model.bits else 1.0
 
 
 def span(model: CameraModel) -> float:
-    """Digital numbers from black to white."""
+    """Return the digital numbers from black to white."""
     return white(model) - model.black_level
 
 
 def conversion(model: CameraModel) -> float:
-    """Digital numbers per electron at a gain of 1, EMVA's K."""
+    """Return the digital numbers per electron at a gain of 1, EMVA's K."""
     return span(model) / model.full_well
 
 
 def black(model: CameraModel, exposure: CaptureExposure) -> float:
-    """The digital number of a pixel without light, on average."""
+    """Return the mean digital number of a pixel without light."""
     return model.black_level + conversion(model) * exposure.gain * model.dark_current * exposure.time

@@ -1,4 +1,4 @@
-"""Model what a lens, its surfaces and the dirt on it do to light: maps of factors, veiling glare and ghosts."""
+"""Model the effects of a lens, its surfaces and its dust on light: maps of factors, veiling glare and ghosts."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ _SPREAD = 0.5  # standard deviation of the logarithm of the specks' radii
 
 
 def falloff(height: int, width: int, vignetting: float) -> NDArray[np.float64]:
-    """Light that reaches each pixel, against the middle: cos⁴ of an angle at which a corner loses ``vignetting``.
+    """Return the light at each pixel relative to the centre: cos⁴ of an angle, ``vignetting`` lost at a corner.
 
-    A pixel at the part ρ of the way to a corner has cos⁻² θ = 1 + ρ² tan² θ_corner. The natural law has this form with
-    the lens's own angle; one that vignets mechanically as well, or is corrected in part, has an effective one.
+    A pixel at the share ρ of the distance to a corner has cos⁻² θ = 1 + ρ² tan² θ_corner. The natural law has this form
+    with the lens's own angle; mechanical vignetting, or a partial correction, gives an effective angle.
     """
     return falloff_at(radius_squared(height, width), vignetting)
 
 
 def falloff_at(radius2: NDArray[np.float64], vignetting: float) -> NDArray[np.float64]:
-    """The same at places ρ²."""
+    """Return the same factor at squared relative distances ρ²."""
     steepness = (1.0 - vignetting) ** -0.5 - 1.0  # tan² of the corner's angle
     return (1.0 + steepness * radius2) ** -2.0
 
 
 def radius_squared(height: int, width: int) -> NDArray[np.float64]:
-    """ρ² of every pixel, the squared part of the way from the middle to a corner, ``(height, width)``."""
+    """Return ρ² of every pixel, the squared share of the distance from the centre to a corner, ``(height, width)``."""
     across = ((np.arange(width) + 0.5) / (width / 2) - 1.0) * width
     down = ((np.arange(height) + 0.5) / (height / 2) - 1.0) * height
     return (across**2 + down[:, None] ** 2) / (width**2 + height**2)
@@ -65,7 +65,7 @@ def dust_shadows(
 
 
 def _specks(seeds: CameraSeeds, count: float) -> int:
-    """A Poisson number, as a sum of such of smaller means."""
+    """Return a Poisson number, as a sum of Poisson numbers with smaller means."""
     parts = int(count // 16.0) + 1
     words = seeds.words(f"{_DUST}/count", parts, unit=True)
     return min(int(poisson_of_words(words, np.full(parts, count / parts)).sum()), _MOST_SPECKS - 1)
@@ -85,7 +85,7 @@ class ScatteredLight:
     grid: NDArray[np.float64]
 
     def full(self, height: int, width: int) -> NDArray[np.float64]:
-        """The light of the grid at every pixel, ``(n, height, width, 3)``."""
+        """Return the interpolated light at every pixel, ``(n, height, width, 3)``."""
         low, high, part = between_cells(height)
         rows = self.grid[:, low] * (1.0 - part)[:, None, None] + self.grid[:, high] * part[:, None, None]
         low, high, part = between_cells(width)
@@ -118,7 +118,7 @@ def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArra
 
 
 def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
-    """Means over cells, ``(n, rows, columns, 3)``; the last of a side may be smaller."""
+    """Return means over cells, ``(n, rows, columns, 3)``; the last cell of a side may be smaller."""
     count, height, width, _ = light.shape
     starts = [np.arange(0, side, CELL) for side in (height, width)]
     if fast:
@@ -136,7 +136,7 @@ def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
 
 @compiled
 def _add_rows(first, last, picture, sums):
-    """Add up the rows of an image for each row of cells."""
+    """Sum the rows of an image for each row of cells."""
     height, width, _ = picture.shape
     for cell in range(first, last):
         into = sums[cell].reshape(3 * width)
@@ -149,7 +149,7 @@ def _add_rows(first, last, picture, sums):
 
 @lru_cache(maxsize=64)
 def _spread(cells: int, sigma: float) -> NDArray[np.float64]:
-    """Rows of weights ``(cells, cells)`` of a normal spread along one side."""
+    """Return weights ``(cells, cells)`` of a normal spread along one side, one row per cell."""
     at = np.arange(cells)
     weights = np.exp(-0.5 * ((at - at[:, None]) / max(sigma, 1e-3)) ** 2)
     return weights / weights.sum(axis=1, keepdims=True)

@@ -19,7 +19,7 @@ from twinloop.core.params import SeedPath
 from twinloop.sensors.camera.remap import Remap
 from twinloop.sensors.sampling import newest_sample
 
-_ROUND_OFF = 1e-9  # s; an arrival this much later is on time
+_ROUND_OFF = 1e-9  # s; an arrival later by this is still on time
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,12 +40,12 @@ class CaptureClock:
     duplicate_rate: ArrayLike = 0.0
 
     def column(self, name: str) -> NDArray[np.float64]:
-        """One of the quantities, ``(nworld, 1)`` or ``(1, 1)``."""
+        """Return one of the quantities, ``(nworld, 1)`` or ``(1, 1)``."""
         return np.asarray(getattr(self, name), dtype=np.float64).reshape(-1, 1)
 
     @property
     def by_chance(self) -> bool:
-        """Whether any image is randomly late, lost or repeated."""
+        """Return whether any image is randomly late, lost or repeated."""
         return any(bool((self.column(name) > 0.0).any()) for name in ("latency_jitter", "drop_rate", "duplicate_rate"))
 
 
@@ -69,7 +69,7 @@ def captures(
     """Return the newest image that has arrived at ``time``, ``(nworld, nstep)`` in s, increasing from 0 on.
 
     Args:
-        seeds: of each world; the timing of an image is a function of these, ``stream`` and its number alone.
+        seeds: seeds of each world; the timing of an image depends only on these, ``stream`` and its number.
         stream: identifies the camera among all draws, such as ``sensor/front/captures``.
 
     Raises:
@@ -99,7 +99,7 @@ def _deliveries(
     """Return the deliveries of images 0 to ``last``, ``(nworld, last + 1)`` each.
 
     Returns:
-        When each was taken, when it or the previous one had arrived, and the number of the image at the host.
+        Time of each image, time by which it or the previous one had arrived, and number of the image at the host.
     """
     rate, jitter = clock.column("frame_rate"), clock.column("latency_jitter")
     chance = _chance(len(asked), last, seeds, stream)
@@ -110,7 +110,7 @@ def _deliveries(
     clocked = np.broadcast_to(rate > 0.0, lost.shape)
     asking = asked[:, np.clip(number - 1, 0, asked.shape[1] - 1)]
     ticks = (clock.column("frame_phase") + number - 1.0) / np.where(rate > 0.0, rate, 1.0)
-    # One that is taken when asked for arrives then: being late means being taken earlier.
+    # An image taken at request arrives at that time: latency means that it was taken earlier.
     times = np.where(clocked, ticks, np.maximum.accumulate(np.maximum(asking - wait, 0.0), axis=1))
     arrivals = np.where(lost, 0.0, np.where(clocked, ticks + wait, asking))
     times[:, 0] = arrivals[:, 0] = 0.0
@@ -152,19 +152,19 @@ class Shutter:
 
     @property
     def skew(self) -> float:
-        """Time from the first row's beginning to that of the row below the last, in s: none of a global shutter."""
+        """Time from the start of the first row to that of the row below the last, in s; 0 for a global shutter."""
         return self.readout if self.kind == "rolling" else 0.0
 
     @property
     def span(self) -> float:
-        """Time in which light is gathered at all, in s."""
+        """Total time in which any row gathers light, in s."""
         return self.skew + self.exposure_time
 
     @property
     def middle(self) -> float:
-        """The time of the image after its beginning, in s; it is half of `span`.
+        """Time from an image's beginning to its own time, in s: half of `span`.
 
-        An image cannot be delivered earlier than this after its own time, so a smaller latency would show the future.
+        An image cannot be delivered earlier than this after its own time; a smaller latency would be acausal.
         """
         return 0.5 * self.span
 
@@ -178,14 +178,14 @@ def subframe_times(shutter: Shutter, count: int) -> NDArray[np.float64]:
         InputError: no subframe at all.
     """
     if count < 1:
-        raise InputError(f"A picture of {count} subframes shows nothing. Take one or more.")
+        raise InputError(f"An image of {count} subframes is impossible. Use one or more.")
     if count == 1:
         return np.array([shutter.middle])
     return np.linspace(0.0, shutter.span, count)
 
 
 def row_weights(shutter: Shutter, count: int, height: int) -> NDArray[np.float64]:
-    """What each of the subframes of `subframe_times` adds to each row, ``(height, count)``; every row sums to 1.
+    """Return the weight of each subframe of `subframe_times` in each row, ``(height, count)``; rows sum to 1.
 
     It is the mean over the row's exposure of the function that is 1 at that subframe, 0 at its neighbours, and linear
     between, in closed form; without exposure, that function's value when the row begins.
@@ -206,7 +206,7 @@ def row_weights(shutter: Shutter, count: int, height: int) -> NDArray[np.float64
 
 
 def _hat_integral(at: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Integral of max(1 - |t|, 0) from -1 to ``at``."""
+    """Return the integral of max(1 - |t|, 0) from -1 to ``at``."""
     inside = np.clip(at, -1.0, 1.0)
     return 0.5 + inside - 0.5 * inside * np.abs(inside)
 
@@ -215,7 +215,7 @@ def combine(light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None 
     """Return the image ``(height, width, c)`` of linear light at `subframe_times`, ``(count, height, width, c)``.
 
     Rows are the sensor's: a view rendered for a lens is distorted first, each subframe only in the rows exposed at that
-    time. Without motion the image equals every subframe, to the bit.
+    time. Without motion the image equals every subframe bit for bit.
 
     Args:
         lens: the map of a lens to apply to ``(count, h', w', c)``; None: already applied.

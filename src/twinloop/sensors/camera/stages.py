@@ -1,4 +1,4 @@
-"""The stages from light to a delivered image, in order; stages without effect on a camera are skipped.
+"""Define the stages from light to a delivered image, in order; stages without effect on a camera are skipped.
 
 Up to the converter: glare, vignetting, dust, filters, electrons, noise, fixed pattern, converter. After it: white
 balance, demosaicing, colour, tone, sharpening. A single exposure stage replaces all stages up to the converter for a
@@ -26,7 +26,7 @@ _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
 
 class CameraUnit:
-    """Constants of one camera in one world: its lens, its dust, its pixels."""
+    """Constants of one camera in one world: lens shading, dust, filters, and pixels."""
 
     def __init__(self, model: CameraModel, seeds: CameraSeeds, height: int, width: int, *, fast: bool = False) -> None:
         self.model, self.seeds, self.height, self.width = model, seeds, height, width
@@ -54,17 +54,17 @@ class CameraUnit:
 
     @cached_property
     def pattern(self) -> sensor.FixedPattern:
-        """Its pixels' responses and dark signals."""
+        """Responses and dark signals of its pixels."""
         return sensor.unit_pattern(self.model, self._draw, self.height, self.width)
 
     @cached_property
     def let_through(self) -> NDArray[np.float64]:
-        """What its filters let through, see `colour.transmission`."""
+        """Transmission of its filters, see `colour.transmission`."""
         return colour.transmission(self.model)
 
     @cached_property
     def shaded_response(self) -> NDArray[np.float64]:
-        """Its pixels' responses behind its glass and its dirt."""
+        """Responses of its pixels, multiplied by the factors of vignetting and dust."""
         shade = self.falloff * self.shadows
         return self.pattern.response * (shade if self.model.mosaic != "none" else shade[..., None])
 
@@ -79,19 +79,19 @@ class Capture(NamedTuple):
 
 
 class CameraStage(NamedTuple):
-    """One stage: ``function(picture, shot)`` of one exposure."""
+    """One stage: ``function(image, capture)`` of one exposure."""
 
     name: str
     function: Callable[[NDArray, Capture], NDArray]
 
 
 def stages(model: CameraModel) -> list[CameraStage]:
-    """The steps that a camera takes, in order, up to its codec."""
+    """Return the stages of a camera, in order, up to its codec."""
     return [*sensing_stages(model), *processing_stages(model)]
 
 
 def sensing_stages(model: CameraModel) -> list[CameraStage]:
-    """From light ``(height, width, 3)`` to digital numbers."""
+    """Return the stages from light ``(height, width, 3)`` to digital numbers."""
     ahead = [
         (model.veiling_glare > 0.0 or model.ghost > 0.0, CameraStage("glare", _glare)),
         (model.vignetting > 0.0, CameraStage("vignetting", lambda light, shot: light * shot.unit.falloff[..., None])),
@@ -113,7 +113,7 @@ def sensing_stages(model: CameraModel) -> list[CameraStage]:
 
 
 def processing_stages(model: CameraModel) -> list[CameraStage]:
-    """From digital numbers to 8 bits ``(height, width, 3)``."""
+    """Return the stages from digital numbers to 8 bits ``(height, width, 3)``."""
     white = (model.white_balance_red, model.white_balance_blue, model.white_balance_drift) != (1.0, 1.0, 0.0)
     later = [
         (has_sensor(model) or white, CameraStage("white_balance", _balanced)),
@@ -129,7 +129,7 @@ def processing_stages(model: CameraModel) -> list[CameraStage]:
 
 
 def has_sensor(model: CameraModel) -> bool:
-    """Whether light is counted by pixels at all; an ideal camera shows it as it is."""
+    """Return whether pixels convert light to electrons; an ideal camera shows the light itself."""
     counted = model.noise_scale or model.prnu or model.dsnu or model.column_noise or model.dark_current or model.bits
     filters = model.mosaic != "none" or model.colour_matrix != _SAME or tuple(colour.responses(model)) != (1, 1, 1)
     return bool(counted) or filters

@@ -1,4 +1,4 @@
-"""Go from linear to display values by a rising curve, and sharpen edges as a camera's processing does."""
+"""Convert linear to display values by a rising curve, and sharpen edges as a camera's processing does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twinloop.core.imaging import display_of, linear_of
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.compiled import compiled, over_rows
 
-TONE_BINS = 4096  # of the table that says where in the steps to begin looking
+TONE_BINS = 4096  # of the table that gives the first step to compare
 
 
 def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
@@ -26,7 +26,7 @@ def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float
 
 
 def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
-    """The inverse: linear values of display values from 0 to 1; −∞ and ∞ where no linear value is so dark or bright."""
+    """Return linear values of display values from 0 to 1; −∞ or ∞ for one that no linear value gives."""
     x = np.asarray(display, dtype=np.float64) - model.brightness
     inside = _steep(np.clip(x, 0.0, 1.0), 1.0 / model.contrast) ** (1.0 / model.gamma)
     if model.tone_curve:
@@ -37,13 +37,13 @@ def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.floa
 
 
 def tone(linear: NDArray, steps: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """8-bit values of linear ones, by the steps of `tone_steps`: rounded, clipped."""
+    """Return 8-bit values of linear ones, by the steps of `tone_steps`: rounded, clipped."""
     return np.searchsorted(steps, linear, side="right").astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
 def tone_steps(model: CameraModel) -> NDArray[np.float64]:
-    """Linear values ``(255,)`` at which a display value rounds to 1, 2, …, 255."""
+    """Return the linear values ``(255,)`` at which a display value rounds to 1, 2, …, 255."""
     steps = linear_of_display((np.arange(255) + 0.5) / 255.0, model)
     steps.setflags(write=False)
     return steps
@@ -51,7 +51,7 @@ def tone_steps(model: CameraModel) -> NDArray[np.float64]:
 
 @lru_cache(maxsize=64)
 def first_steps(model: CameraModel) -> tuple[NDArray[np.uint8], int]:
-    """For each of `TONE_BINS` bins from 0 to 1, and for 1, the 8-bit value where it begins; and most steps in a bin."""
+    """Return the 8-bit values where `TONE_BINS` bins from 0 to 1 begin, and at 1; and the most steps in a bin."""
     table = tone(np.arange(TONE_BINS + 1) / TONE_BINS, tone_steps(model))
     ends = tone(np.nextafter(np.arange(1, TONE_BINS + 1) / TONE_BINS, 0.0), tone_steps(model))
     table.setflags(write=False)
@@ -66,7 +66,7 @@ def _steep(x: NDArray[np.float64], power: float) -> NDArray[np.float64]:
 
 
 _RED, _GREEN, _BLUE = 77, 150, 29  # luma of ITU-R BT.601 in 256ths
-_LIMIT = 64  # of what a pixel may gain or lose, so that halos stay faint beside strong edges
+_LIMIT = 64  # largest change of a pixel, so that halos stay faint next to strong edges
 
 
 def sharpened(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Depth cameras: what stereo, structured light and time of flight make of true depth."""
+"""Model depth cameras: readings of stereo, structured light and time of flight from true depth."""
 
 from twinloop.sensors.depth.frames import DepthFrames, DepthReading
 from twinloop.sensors.depth.time_of_flight import TimeOfFlightDepth, TimeOfFlightSpec

@@ -1,4 +1,4 @@
-"""Input and output of depth cameras: frames, random numbers per frame, and losses of light."""
+"""Define input and output of depth cameras: frames, random numbers per frame, and losses of light."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlatio
     """Return standard normal numbers ``(n, h, w)``, correlated over ``correlation`` px.
 
     White noise through a Gaussian of standard deviation s has the autocorrelation exp(-r² / 4s²), which is 1/e at
-    r = 2s: that r is the correlation length. Images are periodic, so that borders are like the centre.
+    r = 2s: that r is the correlation length. Images are periodic, so that borders do not differ from the centre.
     """
     field = np.stack([generator.standard_normal(shape) for generator in chance])
     if correlation <= 0.0:
@@ -31,18 +31,18 @@ def normal_field(chance: Sequence[Generator], shape: tuple[int, int], correlatio
 
 
 def uniform_field(chance: Sequence[Generator], shape: tuple[int, int], correlation: float = 0.0) -> NDArray[np.float64]:
-    """Uniform numbers ``(n, h, w)`` from 0 to 1, like each other over ``correlation`` px as in `normal_field`."""
+    """Return uniform numbers ``(n, h, w)`` from 0 to 1, correlated over ``correlation`` px as in `normal_field`."""
     if correlation > 0.0:
         return ndtr(normal_field(chance, shape, correlation))
     return np.stack([generator.random(shape) for generator in chance])
 
 
-_TRUNCATE = 3.0  # standard deviations; beyond lies 0.3 % of a Gaussian
+_TRUNCATE = 3.0  # standard deviations; 0.3 % of a Gaussian is beyond
 
 
 @lru_cache(maxsize=32)
 def _gain(correlation: float, shape: tuple[int, int]) -> float:
-    """Standard deviation of white noise of unit variance behind the filter."""
+    """Return the standard deviation of white noise of unit variance after the filter."""
     impulse = np.zeros(shape)
     impulse[shape[0] // 2, shape[1] // 2] = 1.0
     answer = ndimage.gaussian_filter(impulse, correlation / 2.0, mode="wrap", truncate=_TRUNCATE)
@@ -52,7 +52,7 @@ def _gain(correlation: float, shape: tuple[int, int]) -> float:
 def looked_at(
     depth: NDArray[np.float64], aside: NDArray[np.float64], along: NDArray[np.float64]
 ) -> NDArray[np.float64]:
-    """Return depths of pixels displaced by ``aside`` columns to the right and ``along`` rows down, (n, h, w).
+    """Return depths ``(n, h, w)`` of pixels whose line of sight is displaced, in px: columns to the right, rows down.
 
     Each pixel gets the depth of one surface, never a mixture.
     """
@@ -67,8 +67,8 @@ class DepthFrames:
     """True values in ``n`` frames of one pinhole, in camera axes x right, y down, z forward.
 
     ``depth`` ``(n, h, w)`` is in m along the optical axis, inf without a surface. Missing inputs cause no losses:
-    ``normals`` ``(n, h, w, 3)`` towards the camera; ``brightness`` ``(n, h, w)`` of the image as linear light from 0 to
-    1, used for the share of its own light that the camera receives from a surface; and ``shine`` ``(n, h, w)``, the
+    ``normals`` ``(n, h, w, 3)`` towards the camera; ``brightness`` ``(n, h, w)``, linear light from 0 to 1, used as
+    the share of the device's light that a surface returns; and ``shine`` ``(n, h, w)``, the
     specular share of it, from 0 to 1.
 
     Raises:
@@ -99,7 +99,7 @@ class DepthFrames:
 
     @property
     def stretch(self) -> NDArray[np.float64]:
-        """How many times longer the way to a point is than its depth, ``(h, w)``."""
+        """Ratio of the distance to a point to its depth, ``(h, w)``."""
         return _rays(self.intrinsics)[1]
 
     def cosine(self, baseline: float = 0.0) -> NDArray[np.float64] | None:
@@ -119,7 +119,7 @@ class DepthFrames:
 
 @lru_cache(maxsize=8)
 def _rays(intrinsics: Intrinsics) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Directions of a camera's pixels ``(h, w, 3)``, 1 along the optical axis, and their lengths ``(h, w)``."""
+    """Return directions of a camera's pixels ``(h, w, 3)``, 1 along the optical axis, and their lengths ``(h, w)``."""
     rays = intrinsics.unproject(intrinsics.pixel_centres())
     lengths = np.sqrt(np.einsum("hwi,hwi->hw", rays, rays))
     for array in (rays, lengths):
@@ -148,12 +148,12 @@ class DepthReading:
 
 
 def per_frame(value: ArrayLike) -> NDArray[np.float64]:
-    """A number, or one for each frame as ``(n, 1, 1)``."""
+    """Return a number, or one for each frame as ``(n, 1, 1)``."""
     array = np.asarray(value, dtype=np.float64)
     return array.reshape(-1, 1, 1) if array.ndim else array
 
 
-GRAZING_POWER = 4.0  # how late the loss sets in as a surface turns away: our choice, 6 % of the full loss half way
+GRAZING_POWER = 4.0  # exponent of the loss at grazing incidence: our choice, 6 % of the full loss half way
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,9 +161,9 @@ class ReturnLosses:
     """Losses of light, each a number or one for each frame ``(n,)``; the defaults lose nothing.
 
     With E the cosine of incidence, ``grazing_limit`` the angle in rad beyond which nothing comes back, and E_min its
-    cosine, a pixel is lost with probability ``grazing_dropout`` · ((1 - E) / (1 - E_min))^4, and surely beyond the
-    limit. Below the brightness ``dark_limit`` it is lost with probability 1 - brightness / dark_limit, and of a
-    surface that shines by ``shine`` · ``specular_dropout``, since a mirror sends the light elsewhere.
+    cosine, a pixel is lost with probability ``grazing_dropout`` · ((1 - E) / (1 - E_min))^4, and with certainty
+    beyond the limit. Below the brightness ``dark_limit`` it is lost with probability 1 - brightness / dark_limit, and
+    on a specular surface with ``shine`` · ``specular_dropout``, since a mirror reflects the light elsewhere.
     """
 
     grazing_limit: ArrayLike = math.pi / 2
@@ -172,7 +172,7 @@ class ReturnLosses:
     specular_dropout: ArrayLike = 0.0
 
     def survival(self, frames: DepthFrames, cosine: NDArray[np.float64] | None) -> NDArray[np.float64]:
-        """Probability ``(n, h, w)`` that a pixel's light comes back, for cosines of incidence ``(n, h, w)``."""
+        """Return the probability ``(n, h, w)`` that a pixel's light returns, for cosines of incidence ``(n, h, w)``."""
         kept = np.ones(frames.depth.shape)
         if cosine is not None:
             kept *= 1.0 - self._grazing(cosine)

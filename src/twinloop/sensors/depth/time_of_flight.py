@@ -1,4 +1,4 @@
-"""Continuous-wave time of flight: distance from the phase of modulated light (Azure Kinect)."""
+"""Model continuous-wave time of flight: distance from the phase of modulated light (Azure Kinect)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ NOISE_FREE_UNTIL = 0.5  # m; up to here noise is constant (DLR-RM/BlenderProc, A
 
 @dataclass(frozen=True, kw_only=True)
 class TimeOfFlightSpec:
-    """How a time-of-flight camera is built.
+    """Construction of a time-of-flight camera.
 
-    ``unit`` of its counts in m, ``min_depth`` and ``max_depth`` in m that it reports, ``modulation`` in Hz of its
-    light, ``footprint`` in px, the standard deviation of the spot that a pixel sees (0: a point), ``edge_limit`` in m,
-    the spread of distances in 3×3 px from which on it reports nothing.
+    ``unit`` of its counts in m, smallest and largest reported depth ``min_depth`` and ``max_depth`` in m,
+    ``modulation`` frequency of its light in Hz, ``footprint`` in px, the standard deviation of a pixel's spot (0: a
+    point), ``edge_limit`` in m, the largest spread of distances in 3×3 px at which it reports a depth.
     """
 
     unit: float = 0.001
@@ -53,7 +53,7 @@ class TimeOfFlightDepth(ReturnLosses):
     brightness · cos θ / r², below ``amplitude_limit`` in 1/m² is lost. ``edge_noise`` in px is the displacement of a
     pixel's line of sight.
 
-    Multipath (light by way of a second surface) is not modelled.
+    Multipath (light reflected by a second surface) is not modelled.
     """
 
     spec: TimeOfFlightSpec
@@ -66,7 +66,7 @@ class TimeOfFlightDepth(ReturnLosses):
     edge_noise: ArrayLike = 0.0
 
     def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """What the camera reports of every frame, with a generator for each."""
+        """Return the camera's reading of every frame, with a random generator for each."""
         spec, shape = self.spec, frames.depth.shape[1:]
         errors, aside, along = (normal_field(chance, shape) for _ in range(3))
         luck = uniform_field(chance, shape)
@@ -96,7 +96,7 @@ class TimeOfFlightDepth(ReturnLosses):
 def returned(
     distance: NDArray[np.float64], brightness: NDArray[np.floating] | None, cosine: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
-    """Amplitude of the light that comes back, in 1/m²: 1 of a white surface at 1 m met head-on, 0 of nothing."""
+    """Return the amplitude of returned light in 1/m²: 1 for a white surface at 1 m met head-on, 0 without one."""
     amplitude = 1.0 / distance**2
     for factor in (brightness, cosine):
         if factor is not None:
@@ -126,7 +126,7 @@ def flying(distance: NDArray[np.float64], amplitude: NDArray[np.float64], footpr
 
 
 def spread(distance: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The largest less the smallest distance in the 3×3 px around each, in m; nothing counts as no distance."""
+    """Return the largest minus the smallest distance in 3×3 px around each pixel, in m; infinite without a surface."""
     seen = np.isfinite(distance)
     largest = ndimage.maximum_filter(np.where(seen, distance, -np.inf), size=(1, 3, 3), mode="nearest")
     smallest = ndimage.minimum_filter(distance, size=(1, 3, 3), mode="nearest")

@@ -24,7 +24,7 @@ from twinloop.sensors.depth.frames import (
     uniform_field,
 )
 
-EDGE = 1.0  # px of disparity from which on a step is an edge and not a slope: our choice, the pitch of the pixels
+EDGE = 1.0  # px of disparity; a larger step is an edge and not a slope: our choice, the pitch of the pixels
 
 
 def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
@@ -33,7 +33,7 @@ def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
 
 
 def from_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> NDArray[np.float64]:
-    """Depths in m of disparities in px; inf where these are not positive."""
+    """Return depths in m of disparities in px; inf for those that are not positive."""
     seen = disparities > 0.0
     return np.where(seen, focal_baseline / np.where(seen, disparities, 1.0), np.inf)
 
@@ -52,7 +52,7 @@ def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
     outside = cell < 0
     line = np.arange(count * height).reshape(count, height, 1) * (width + 1)
     nearest = np.zeros(count * height * (width + 1))
-    # A surface that the right view sees larger would have gaps, so every point also fills the cell beside its own.
+    # A surface that is larger in the right view would have gaps, so every point also fills the next cell.
     for beside in (0, 1):
         np.maximum.at(nearest, (line + np.clip(cell + beside, 0, width))[~outside], disparities[~outside])
     there = nearest[line + np.clip(cell, 0, width)]
@@ -60,7 +60,7 @@ def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
-    """Disparities after matching windows let the nearer side of every edge, not of a slope, grow by ``radius`` px."""
+    """Return disparities after window matching, which widens the nearer side of edges, not slopes, by ``radius`` px."""
     if radius <= 0:
         return disparities
     size = 2 * radius + 1
@@ -69,7 +69,7 @@ def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float6
 
 
 def quantized(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:
-    """Disparities rounded to 1 / ``levels`` px; 0 levels leave them as they are."""
+    """Return disparities rounded to 1 / ``levels`` px; 0 levels leave them unchanged."""
     return np.round(disparities * levels) / levels if levels > 0 else disparities
 
 
@@ -107,7 +107,7 @@ class StereoDepth(ReturnLosses):
     edge_noise: ArrayLike = 0.0
 
     def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """What the camera reports of every frame, with a generator for each."""
+        """Return the camera's reading of every frame, with a random generator for each."""
         spec, shape = self.spec, frames.depth.shape[1:]
         focal_baseline = frames.intrinsics.fx * spec.baseline
         errors = normal_field(chance, shape, spec.correlation)
@@ -131,12 +131,12 @@ class StereoDepth(ReturnLosses):
 
 @dataclass(frozen=True, kw_only=True)
 class StructuredLightSpec:
-    """How a structured-light camera is built.
+    """Construction of a structured-light camera.
 
     ``baseline`` in m from the camera to the projector on its right, ``unit`` of its counts in m, ``subpixel`` steps of
-    disparity to a pixel (0: not rounded), ``min_depth`` and ``max_depth`` in m that it reports. It matches ``window``
-    px a side, and believes a match where ``inlier_share`` of them are within ``inlier_disparity`` px of their mean, and
-    for every px that they are off the middle as much again.
+    disparity per pixel (0: not rounded), ``min_depth`` and ``max_depth`` in m that it reports. It matches windows of
+    ``window`` px per side, and accepts a match if ``inlier_share`` of the pixels agree with their mean: within
+    ``inlier_disparity`` px, and as much again for every px of distance from the centre.
     """
 
     baseline: float
@@ -153,7 +153,7 @@ class StructuredLightSpec:
 class StructuredLightDepth(ReturnLosses):
     """A structured-light camera; numbers, or one for each frame ``(n,)``.
 
-    Quantities are those of `StereoDepth`. The test of windows after A. Handa et al., "A benchmark for RGB-D visual
+    Quantities are those of `StereoDepth`. The test of windows follows A. Handa et al., "A benchmark for RGB-D visual
     odometry, 3D reconstruction and SLAM" (ICRA 2014), and J. T. Barron and J. Malik, "Intrinsic scene properties from
     a single RGB-D image" (CVPR 2013), in a form of our own.
     """
@@ -165,7 +165,7 @@ class StructuredLightDepth(ReturnLosses):
     edge_noise: ArrayLike = 0.0
 
     def read(self, frames: DepthFrames, chance: Sequence[Generator]) -> DepthReading:
-        """What the camera reports of every frame, with a generator for each."""
+        """Return the camera's reading of every frame, with a random generator for each."""
         spec, shape = self.spec, frames.depth.shape[1:]
         focal_baseline = frames.intrinsics.fx * spec.baseline
         errors, aside, along = (normal_field(chance, shape) for _ in range(3))

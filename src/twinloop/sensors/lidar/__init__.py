@@ -1,4 +1,4 @@
-"""Lidars: where their beams go, how wide they are, and what comes back of them."""
+"""Model lidars: directions and widths of their beams, and the returns."""
 
 from twinloop.sensors.lidar.lidar import Lidar, LidarReturns, LidarSpec
 from twinloop.sensors.lidar.patterns import BeamPattern, Beams, NonRepetitivePattern, SpinningPattern

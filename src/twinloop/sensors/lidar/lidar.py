@@ -1,4 +1,4 @@
-"""Make readings of a lidar from distances along its beams, which have a width."""
+"""Compute readings of a lidar from distances along its beams, which have a width."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ def subrays(
 
 @dataclass(frozen=True, kw_only=True)
 class BeamEchoes:
-    """What beams ``(n,)`` bring back.
+    """Echoes of beams ``(n,)``.
 
-    ``distance`` in m, inf where nothing; ``strength`` in 1/m², 1 of a white surface met head-on at 1 m; ``cosine`` of
-    incidence; ``source``, the ray that brought most of the light.
+    ``distance`` in m, inf without an echo; ``strength`` in 1/m², 1: a white surface met head-on at 1 m; ``cosine``, of
+    incidence; ``source``, the ray that returned most of the light.
     """
 
     distance: NDArray[np.float64]
@@ -61,10 +61,10 @@ def strongest_echo(
     *,
     pulse_length: float,
 ) -> BeamEchoes:
-    """The strongest echo of each beam, from what its rays ``(n, k)`` met.
+    """Return the strongest echo of each beam, from the hits of its rays ``(n, k)``.
 
-    A ray brings back weight · reflectivity · cosine / distance². Rays whose distances differ by at most
-    ``pulse_length`` m come back in one pulse, and the distance measured is their mean, each by its light: at an edge, a
+    A ray returns the light weight · reflectivity · cosine / distance². Rays whose distances differ by at most
+    ``pulse_length`` m return in one pulse, and the measured distance is their mean, weighted by light: at an edge, a
     point in the air between two surfaces. Of several pulses the strongest is reported.
     """
     seen = np.isfinite(distance) & (distance > 0.0)
@@ -85,7 +85,7 @@ def strongest_echo(
     )
 
 
-LEAST_COSINE = 0.1  # beyond 84° noise grows no further: our choice, there is hardly any return
+LEAST_COSINE = 0.1  # beyond 84° noise grows no further: our choice, the return is negligible
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,10 +105,10 @@ class LidarSpec:
 
 @dataclass(frozen=True, kw_only=True)
 class LidarReturns:
-    """What a scan reports of its beams: ``beam`` ``(m,)`` the rows of those that came back, in the order of firing.
+    """Returns of a scan: ``beam`` ``(m,)`` are the rows of the beams with a return, in the order of firing.
 
-    ``distance`` in m, ``points`` ``(m, 3)`` in the device's axes at the moment of each, ``strength`` in 1/m² (1: a
-    white surface met head-on at 1 m), ``source`` the ray of the beam that brought most of the light.
+    ``distance`` in m, ``points`` ``(m, 3)`` in the device's axes at the time of each, ``strength`` in 1/m² (1: a white
+    surface met head-on at 1 m), ``source`` the ray of the beam that returned most of the light.
     """
 
     beam: NDArray[np.intp]
@@ -143,9 +143,9 @@ class Lidar:
     drop_rate: float = 0.0
 
     def aim(self, beams: Beams, chance: Generator) -> NDArray[np.float64]:
-        """Where the rays of beams ``(n,)`` really go, ``(n, k, 3)`` in the device's axes; k is `LidarSpec.subrays`."""
+        """Return the true directions of the rays of beams ``(n,)``, ``(n, k, 3)`` in the device's axes."""
         astray = self.angle_noise * chance.standard_normal((2, len(beams)))
-        # A turn about z moves a steep beam less; astray is as far in either direction.
+        # A turn about z moves a steep beam less; the error is equal in both directions.
         azimuth = beams.azimuth + astray[0] / np.maximum(np.cos(beams.elevation), LEAST_COSINE)
         return subrays(azimuth, beams.elevation + astray[1], self.divergence, self.spec.subrays)[0]
 
@@ -161,8 +161,8 @@ class Lidar:
 
         Args:
             distance: true distances ``(n, k)`` in m, inf without a hit.
-            reflectivity: of the surfaces there, 0 to 1.
-            cosine: of the angle between ray and normal there, 0 to 1.
+            reflectivity: reflectivity of the surface at each hit, 0 to 1.
+            cosine: cosine of the angle between ray and normal at each hit, 0 to 1.
         """
         spec = self.spec
         weights = subrays(beams.azimuth[:1], beams.elevation[:1], self.divergence, spec.subrays)[1]

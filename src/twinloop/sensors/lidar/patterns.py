@@ -1,4 +1,4 @@
-"""Which way a lidar's beams go, and when: functions of the device's clock.
+"""Compute directions and times of a lidar's beams, as functions of the device's clock.
 
 Azimuth is counter-clockwise about z from x, elevation up from the x-y plane, in axes x forward, y left, z up (ROS
 REP 103).
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 
 GOLDEN = (math.sqrt(5.0) - 1.0) / 2.0
-"""Of all numbers the one worst approached by fractions: what advances by it fills a circle evenly."""
+"""The number that fractions approximate worst: steps of this share fill a circle evenly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class Beams:
 
 
 def directions(azimuth: NDArray[np.float64], elevation: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Unit vectors ``(…, 3)`` of angles in rad."""
+    """Return unit vectors ``(…, 3)`` of angles in rad."""
     level = np.cos(elevation)
     return np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
 
@@ -46,7 +46,7 @@ def directions(azimuth: NDArray[np.float64], elevation: NDArray[np.float64]) -> 
 class SpinningPattern:
     """Lasers stacked vertically on a head that rotates ``scan_rate`` times a second.
 
-    Every ``cycle`` s the lasers fire one after the other, ``firing_interval`` s apart, in the order of ``elevations``.
+    Every ``cycle`` s the lasers fire in the order of ``elevations``, at intervals of ``firing_interval`` s.
     ``clockwise`` is viewed from above. Lines are numbered from the lowest elevation.
 
     Raises:
@@ -65,11 +65,11 @@ class SpinningPattern:
             raise InputError(f"{self} fires no beams: it needs an elevation, and a positive scan rate and cycle.")
         if (len(self.elevations) - 1) * self.firing_interval >= self.cycle:
             raise InputError(
-                f"{len(self.elevations)} lasers {self.firing_interval:g} s apart do not fit cycles of {self.cycle:g} s."
+                f"{len(self.elevations)} lasers every {self.firing_interval:g} s do not fit cycles of {self.cycle:g} s."
             )
 
     def beams(self, begin: float, end: float) -> Beams:
-        """All beams fired at times ``begin ≤ t < end`` in s."""
+        """Return all beams fired at times ``begin ≤ t < end`` in s."""
         lasers = np.arange(len(self.elevations))
         cycles = np.arange(math.floor(begin / self.cycle) - 1, math.ceil(end / self.cycle) + 1)
         time = (cycles[:, None] * self.cycle + lasers * self.firing_interval).ravel()
@@ -88,13 +88,13 @@ class SpinningPattern:
 
 @dataclass(frozen=True, kw_only=True)
 class NonRepetitivePattern:
-    """Lines that sweep up and down while a head turns, and never come the same way twice.
+    """Lines that sweep up and down while a head turns, and never repeat their directions.
 
-    An approximation of the Livox Mid-360, whose maker does not publish its pattern: field of view, points a second and
-    the number of lines are its own, the curves are ours. The head turns about ``scan_rate`` times a second and each of
-    the ``lines`` sweeps from ``elevation_min`` to ``elevation_max`` and back `SWEEPS` + 0.618… times meanwhile, so that
-    every turn falls between those before it. Lines fire in turn, ``point_rate`` beams a second in all. However long one
-    looks, at least as much of the field is seen as by beams in random directions.
+    An approximation of the Livox Mid-360, whose maker does not publish its pattern: field of view, points per second
+    and number of lines are the device's, the curves are ours. The head turns about ``scan_rate`` times a second. In a
+    turn each of the ``lines`` sweeps `SWEEPS` + 0.618… times from ``elevation_min`` to ``elevation_max`` and back, so
+    that every turn falls between the earlier ones. Lines fire in turn, ``point_rate`` beams per second in total.
+    After any time, the beams cover at least as much of the field as beams in random directions.
 
     Raises:
         InputError: no line, a rate that is not positive, or an empty field of view.
@@ -113,12 +113,12 @@ class NonRepetitivePattern:
             raise InputError(f"{self} has no field of view: elevations rise within -π/2 … π/2.")
 
     def beams(self, begin: float, end: float) -> Beams:
-        """All beams fired at times ``begin ≤ t < end`` in s."""
+        """Return all beams fired at times ``begin ≤ t < end`` in s."""
         number = np.arange(math.ceil(begin * self.point_rate), math.ceil(end * self.point_rate))
         time, line = number / self.point_rate, np.mod(number, self.lines)
-        # A turn is a little quicker than a scan, so that no beam has the azimuth of one of the turn before.
+        # A turn is a little quicker than a scan, so that no beam has an azimuth of the previous turn.
         turns = time * self.scan_rate * (1.0 + GOLDEN * self.lines * self.scan_rate / self.point_rate)
-        # What a line's head start in azimuth does to its phase is undone, so that strokes of all lines alternate.
+        # The phase shift from a line's offset in azimuth is removed, so that sweeps of all lines alternate.
         phase = np.mod((turns + line / self.lines) * (SWEEPS + GOLDEN) + line / self.lines, 1.0)
         rise = 1.0 - np.abs(2.0 * phase - 1.0)
         return Beams(
@@ -130,8 +130,6 @@ class NonRepetitivePattern:
 
 
 SWEEPS = 40
-"""Sweeps of a line per rotation: our choice, with which the points of a Mid-360's frame are 1° apart in both
-directions.
-"""
+"""Sweeps of a line per rotation: our choice, which gives a Mid-360's frame 1° between points in both directions."""
 
 BeamPattern = SpinningPattern | NonRepetitivePattern

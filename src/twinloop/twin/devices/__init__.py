@@ -1,4 +1,4 @@
-"""Sensing devices by name, with numbers from data sheets or measurements, and their conversion to a twin's parameters.
+"""Read sensing devices with numbers from data sheets or measurements, and convert them to a twin's parameters.
 
 There is one YAML file per kind in this folder. The ``settings`` of a device select a model (a lens, a beam pattern, a
 size) and are the same in every world. Its ``values`` are the nominal values of the parameters
@@ -23,7 +23,7 @@ from twinloop.twin.quantities.kinds import DeviceKind
 from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT
 from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe
 
-_IDEAL = "an ideal sensor's; the device says nothing of it"
+_IDEAL = "value of an ideal sensor; the device file has none"
 
 
 class _Strict(BaseModel):
@@ -31,7 +31,7 @@ class _Strict(BaseModel):
 
 
 class SourcedValue(_Strict):
-    """A number with its source and, optionally, its range for default randomization."""
+    """Number with its source and, optionally, its range for default randomization."""
 
     value: float
     source: str
@@ -46,14 +46,14 @@ class SourcedValue(_Strict):
 
 
 class DeviceSetting(_Strict):
-    """A setting with its source."""
+    """Setting of a device with its source."""
 
     value: str | bool | int | float | list[float] | list[int]
     source: str
 
 
 class SensingDevice(_Strict):
-    """One sensing device."""
+    """Sensing device: its kind, settings and values."""
 
     name: str
     kind: DeviceKind
@@ -64,7 +64,7 @@ class SensingDevice(_Strict):
 
 @cache
 def device_presets() -> Mapping[str, SensingDevice]:
-    """Every built-in device by name."""
+    """Return all built-in devices by name."""
     presets: dict[str, SensingDevice] = {}
     for file in sorted(Path(__file__).parent.glob("*.yaml")):
         presets.update(read_devices(file))
@@ -75,8 +75,8 @@ def read_devices(file: Path) -> dict[str, SensingDevice]:
     """Return the devices of one YAML file; a device with ``base`` overrides values of another device of the file.
 
     Raises:
-        InputError: a key or a value is wrong; names file and key.
-        UnknownNameError: a value of a quantity that this kind of device does not have.
+        InputError: a key or a value is wrong; the message names file and key.
+        UnknownNameError: this kind of device has no such quantity.
     """
     rows = load_yaml(file)
     if not isinstance(rows, dict) or not all(isinstance(row, dict) for row in rows.values()):
@@ -96,7 +96,7 @@ def read_devices(file: Path) -> dict[str, SensingDevice]:
 
 
 def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
-    """A device's row on top of those that it is based on."""
+    """Merge a device's row into the rows of the devices that it is based on."""
     row, above = rows[name], (*above, name)
     for key in ("settings", "values"):
         if not isinstance(row.get(key, {}), dict):
@@ -113,10 +113,10 @@ def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...
 
 
 def find_device(name: str, *, where: str, folder: Path | None = None) -> SensingDevice:
-    """A built-in device, or the one of a YAML file of a user's own (``FILE.yaml`` or ``FILE.yaml:NAME``).
+    """Return a built-in device, or one of a user's YAML file (``FILE.yaml`` or ``FILE.yaml:NAME``).
 
     Raises:
-        UnknownNameError: neither.
+        UnknownNameError: there is no such device or file.
     """
     path, _, chosen = name.partition(".yaml")
     file = (folder or Path()) / f"{path}.yaml"
@@ -134,11 +134,11 @@ def find_device(name: str, *, where: str, folder: Path | None = None) -> Sensing
 def twin_devices(
     sensors: Mapping[str, SensorSpec], robot: RobotSpec | None, *, where: str, folder: Path | None = None
 ) -> dict[str, SensingDevice]:
-    """The device of each sensor of a twin.
+    """Return the device of each sensor of a twin, with the sensor's settings.
 
     Raises:
-        UnknownNameError: a device that does not exist, or a setting that it does not have.
-        InputError: a sensor named as a joint is or as no parameter can be, or a setting's value of another type.
+        UnknownNameError: a device does not exist, or lacks a setting.
+        InputError: a sensor has the name of a joint or an invalid name, or a setting has a value of another type.
     """
     devices = {}
     for name, spec in sensors.items():
@@ -165,7 +165,7 @@ def twin_devices(
 
 
 def _check_setting(value: Any, own: Any, *, where: str) -> None:
-    """Refuse a setting whose type differs from that of the device; the device's formulas check its range."""
+    """Raise an error for a setting of another type than the device's; the device's formulas check its range."""
     if isinstance(own, bool):
         right, wanted = isinstance(value, bool), "true or false"
     elif isinstance(own, str):
@@ -185,7 +185,7 @@ def _is_number(value: Any) -> bool:
 
 
 def mark_sensors(mjspec: mujoco.MjSpec, devices: Mapping[str, SensingDevice]) -> None:
-    """Write the names of its sensors into a model, so that the model alone determines its parameters."""
+    """Write the names of the sensors into a model, so that the model alone determines its parameters."""
     for name, device in devices.items():
         mjspec.add_text(name=SENSOR_TEXT.format(device.kind, name), data=device.name)
 

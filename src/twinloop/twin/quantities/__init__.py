@@ -1,4 +1,4 @@
-"""Declarations of quantities: unit, bounds, and the model field of every kind of parameter path.
+"""Declare all quantities: unit, bounds, and the model field of every kind of parameter path.
 
 A path such as ``joint/shoulder_lift/damping`` has a family (``joint``), an object's name and a quantity. The tables
 of this package are the only mapping from paths to MuJoCo fields, and the only source of the properties of a quantity
@@ -26,7 +26,7 @@ _KINDS: dict[tuple[str, str], list[Quantity]] = {}
 
 
 def split_path(name: str) -> tuple[str, str, str]:
-    """``joint/elbow/damping`` as (family, object, quantity); the quantity may itself hold slashes."""
+    """Split ``joint/elbow/damping`` into family, object and quantity; the quantity may contain slashes."""
     family, _, rest = name.partition("/")
     if family == "texture":
         return family, rest, ""
@@ -36,14 +36,14 @@ def split_path(name: str) -> tuple[str, str, str]:
 
 @cache
 def find_kind(path: str) -> Quantity | None:
-    """The kind that a parameter of this name, or a pattern of names, is of; None where none is declared."""
+    """Return the kind of a parameter name or pattern, or None if none is declared."""
     family, target, quantity = split_path(path)
     kinds = find_quantities(family, quantity)
     return next((kind for kind in kinds if kind.member == target), kinds[0] if kinds else None)
 
 
 def names_of_stage(names: Iterable[str], stage: Stage) -> list[str]:
-    """Those of some parameters that a stage consumes."""
+    """Return the parameters that a stage consumes, in the given order."""
     return [name for name in names if (kind := find_kind(name)) is not None and kind.stage == stage]
 
 
@@ -59,7 +59,7 @@ def path_patterns(kinds: Sequence[Quantity]) -> tuple[str, ...]:
 
 
 def find_quantities(family: str, quantity: str) -> list[Quantity]:
-    """The kinds of parameter of that family and quantity: one, or one for each member that has its own."""
+    """Return the kinds of a family and quantity: one, or one per member if members have their own."""
     return list(_KINDS.get((family, quantity), ()))
 
 
@@ -72,7 +72,7 @@ def default_value(family: str, quantity: str) -> float:
 
 
 def declare(kinds: Iterable[Quantity]) -> None:
-    """Add kinds of parameter, after those that exist."""
+    """Add kinds of parameter after the existing ones."""
     for kind in kinds:
         QUANTITIES.append(kind)
         _KINDS.setdefault((kind.family, kind.quantity), []).append(kind)

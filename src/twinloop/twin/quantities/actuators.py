@@ -1,7 +1,7 @@
-"""Actuators: gain, supply, limits, heat, encoder; rotors of a drone; and the timing of commands and readings.
+"""Declare the quantities of actuators, encoders, rotors of a drone, and the timing of commands and readings.
 
-A rotor is an actuator that pushes at a site. Its command is a throttle from 0 to 1; `simulate.rotors` turns it into the
-thrust in N that the actuator applies, T = c0 + c1 u + c2 u², where u follows the throttle through first-order lags
+A rotor is an actuator whose force acts at a site. Its command is a throttle from 0 to 1. `simulate.rotors` computes
+the thrust in N, T = c0 + c1 u + c2 u², where u is the throttle after first-order lags
 (Eschmann, Albani, Loianno, "Data-Driven System Identification of Quadrotors Subject to Motor Delays", IROS 2024).
 """
 
@@ -36,7 +36,7 @@ NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at
 
 
 def _lacks_kp(model: mujoco.MjModel, name: str) -> str:
-    """A position servo is MuJoCo's fixed gain kp with the affine bias −kp · position."""
+    """Return why an actuator is no position servo (fixed gain kp, affine bias −kp · position), or ""."""
     index = model.actuator(name).id
     gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
     affine = int(model.actuator_biastype[index]) == mujoco.mjtBias.mjBIAS_AFFINE
@@ -46,7 +46,7 @@ def _lacks_kp(model: mujoco.MjModel, name: str) -> str:
 
 
 def _lacks_limit(model: mujoco.MjModel, name: str) -> str:
-    """The limit is the same both ways."""
+    """Return why an actuator has no symmetric force limit, or ""."""
     index = model.actuator(name).id
     low, high = model.actuator_forcerange[index]
     limited = model.actuator_forcelimited[index] and high > 0 and low == -high
@@ -54,7 +54,7 @@ def _lacks_limit(model: mujoco.MjModel, name: str) -> str:
 
 
 def _strength() -> Iterator[Quantity]:
-    """Gain and limit of the voltage law, and what moves both."""
+    """Yield the quantities of the voltage law: gain, torque limit, supply voltage and no-load speed."""
     yield Quantity(
         family="actuator",
         quantity="kp",
@@ -105,7 +105,7 @@ def _strength() -> Iterator[Quantity]:
             prior=Prior(spread=0.2),
             rank=1,
             shared=True,
-            excitation="moves so quick or loads so large that the drive saturates",
+            excitation="moves so fast or loads so large that the drive saturates",
         ),
     )
     yield Quantity(
@@ -121,7 +121,7 @@ def _strength() -> Iterator[Quantity]:
         ),
         given=True,
         lacks=_lacks_kp,
-        meaning="position gain as the firmware counts it; kp is proportional to it, full duty is not",
+        meaning="position gain in firmware units; kp is proportional to it, the torque limit is not",
         cause="servo gain",
     )
     fields = ("actuator_gainprm", "actuator_biasprm", "actuator_forcerange")
@@ -146,7 +146,7 @@ def _strength() -> Iterator[Quantity]:
         high=1e2,
         default=0.0,
         stage="drive",
-        meaning="resistance of supply and wiring: the voltage of all servos sags by it times the sum of their currents",
+        meaning="resistance of supply and wiring; all servos' voltage drops by it times the sum of their currents",
         cause="motor & supply",
         term="supply sag",
         neutral=0.0,
@@ -162,8 +162,8 @@ def _strength() -> Iterator[Quantity]:
         transform="log",
         stage="drive",
         lacks=_lacks_limit,
-        meaning="speed at which the available torque, falling linearly, is nothing; for drives whose joint damping "
-        "does not hold the back-EMF already",
+        meaning="speed at which the available torque, which falls linearly, is zero; for drives whose joint damping "
+        "does not include back-EMF",
         cause="torque limit",
         neutral=NO_CURVE,
         fit=FitDeclaration(missing=MissingPhysics(structure="voltage_limit", above_speed=True)),
@@ -171,21 +171,21 @@ def _strength() -> Iterator[Quantity]:
 
 
 def _motor() -> Iterator[Quantity]:
-    """Constants of the DC motor behind its gear, as a servo preset has them (see ``twin/servos.yaml``)."""
+    """Yield the constants of a servo preset's DC motor, referred to the gear's output (``twin/servos.yaml``)."""
     for quantity, unit, low, high, meaning in (
         (
             "torque_constant",
             "N·m/A",
             1e-4,
             1e3,
-            "torque per current at the output, volts per rad/s; gain and limit go with it, back-EMF with its square",
+            "torque constant at the output; gain and torque limit are proportional to it, back-EMF to its square",
         ),
         (
             "resistance",
             "ohm",
             1e-3,
             1e4,
-            "of winding, driver and wiring when cold: gain, torque limit and back-EMF damping fall as it rises",
+            "cold resistance of winding, driver and wiring; gain, torque limit and back-EMF damping fall as it rises",
         ),
     ):
         yield Quantity(
@@ -203,7 +203,7 @@ def _motor() -> Iterator[Quantity]:
 
 
 def _heat() -> Iterator[Quantity]:
-    """Winding temperature; copper's resistance rises with it."""
+    """Yield the quantities of the winding temperature; the resistance of copper rises with it."""
     for quantity, unit, low, high, default, neutral, fit, meaning in (
         (
             "thermal_resistance",
@@ -213,7 +213,7 @@ def _heat() -> Iterator[Quantity]:
             0.0,
             0.0,
             FitDeclaration(residual="heat"),
-            "rise of the winding's temperature per watt of I²R, in the end",
+            "final temperature rise of the winding per watt of I²R",
         ),
         ("thermal_time", "s", 1e-2, 1e5, 200.0, None, FitDeclaration(residual="heat"), "time constant of that rise"),
         (
@@ -224,7 +224,7 @@ def _heat() -> Iterator[Quantity]:
             0.0,
             0.0,
             FitDeclaration(),
-            "winding above the room (25 °C) when an episode begins",
+            "winding temperature above the room (25 °C) at the start of an episode",
         ),
     ):
         yield Quantity(
@@ -244,13 +244,13 @@ def _heat() -> Iterator[Quantity]:
 
 
 def _encoder() -> Iterator[Quantity]:
-    """What the encoder makes of a position."""
+    """Yield the quantities of an encoder: offset, scale, resolution, noise, lag."""
     half = math.pi
     zero = FitDeclaration(
         prior=Prior(spread=0.1),  # of a calibration done by hand
         rank=7,
         position_only=True,
-        excitation="poses over the whole range, in which gravity pulls differently",
+        excitation="poses over the whole range, with different gravity torques",
         residual="position",
     )
     span = FitDeclaration(
@@ -310,7 +310,7 @@ ACTUATORS: tuple[Quantity, ...] = (
         high=1.0,
         default=0.0,
         stage="command",
-        meaning="age of a command when the motor sees it",
+        meaning="latency of a command, from its issue to the motor",
         cause="delay",
         term="command delay",
         neutral=0.0,
@@ -335,7 +335,7 @@ ACTUATORS: tuple[Quantity, ...] = (
         high=0.5,
         default=0.0,
         stage="command",
-        meaning="error of the command's zero",
+        meaning="offset added to every command",
         cause="command zero",
         term="command bias",
         neutral=0.0,
@@ -357,13 +357,13 @@ _TURN = 5  # of an actuator's gear: the torque about the site's z axis per force
 
 
 def rotor_rows(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Numbers of the actuators that push at a site along its z axis."""
+    """Return the ids of the actuators whose force acts at a site along its z axis."""
     at_site = model.actuator_trntype == int(mujoco.mjtTrn.mjTRN_SITE)
     return np.flatnonzero(at_site & (model.actuator_gear[:, 2] != 0.0))
 
 
 def rotor_drag(target: WriteTarget) -> None:
-    """Torque per thrust of every rotor, in the sense in which the model lets it turn."""
+    """Write the drag torque per thrust of every rotor; the sense of rotation stays that of the model."""
     model, chosen = target.model, rotor_rows(target.model)
     gear = np.repeat(model.actuator_gear[None, chosen], len(target.value("drag")), axis=0)
     gear[..., _TURN] = np.sign(model.actuator_gear[chosen, _TURN]) * target.value("drag")[:, None]
@@ -371,7 +371,7 @@ def rotor_drag(target: WriteTarget) -> None:
 
 
 def carrier_dofs(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Degrees of freedom of the body that carries the rotors in which it turns about its x and y axes."""
+    """Return the degrees of freedom of the rotors' body for rotation about its x and y axes."""
     if not len(chosen := rotor_rows(model)):
         return np.zeros(0, dtype=np.intp)
     body = int(model.site_bodyid[model.actuator_trnid[chosen[0], 0]])
@@ -410,9 +410,9 @@ def _rotors() -> Iterator[Quantity]:
     yield _stage("thrust/constant", "N", -10.0, 10.0, "c0 of a rotor's thrust c0 + c1 u + c2 u², u its throttle")
     yield _stage("thrust/linear", "N", -100.0, 100.0, "c1 of a rotor's thrust")
     yield _stage("thrust/quadratic", "N", -100.0, 100.0, "c2 of a rotor's thrust")
-    yield _stage("lag", "s", 0.0, 1.0, "time constant with which a rotor follows its throttle", default=0.0)
+    yield _stage("lag", "s", 0.0, 1.0, "time constant of a rotor's response to its throttle", default=0.0)
     yield _stage(
-        "second_lag", "s", 0.0, 1.0, "time constant of a further lag before that: electronics, filters", default=0.0
+        "second_lag", "s", 0.0, 1.0, "time constant of a second lag before it: electronics, filters", default=0.0
     )
     yield Quantity(
         family=FAMILY,
@@ -437,7 +437,7 @@ def _rotors() -> Iterator[Quantity]:
         high=10.0,
         slots=assign("dof_damping"),
         lacks=_no_rotors,
-        meaning="torque of all rotors together against roll and pitch: a blade that meets the air faster lifts more",
+        meaning="roll and pitch damping of all rotors: a blade that meets the air faster has more lift",
         cause=FAMILY,
         fit=FitDeclaration(first=True, excitation=SPEEDS),
     )
@@ -480,12 +480,10 @@ def _timing(
 
 
 TIMING: tuple[Quantity, ...] = (
-    _timing(
-        "command", "jitter", "s", 0.0, 1.0, 0.0, "command", "largest extra age of a command, uniform from none to this"
-    ),
-    _timing("command", "drop_rate", "1", 0.0, 1.0, 0.0, "command", "probability that a command never arrives"),
-    _timing("control", "period", "1", 0.5, 2.0, 1.0, "clock", "length of the control loop's period over the nominal"),
-    _timing("control", "jitter", "s", 0.0, 0.1, 0.0, "clock", "largest lateness of the loop, from none to this"),
+    _timing("command", "jitter", "s", 0.0, 1.0, 0.0, "command", "largest extra latency; uniform from 0 to this"),
+    _timing("command", "drop_rate", "1", 0.0, 1.0, 0.0, "command", "probability that a command is lost"),
+    _timing("control", "period", "1", 0.5, 2.0, 1.0, "clock", "control period over the nominal one"),
+    _timing("control", "jitter", "s", 0.0, 0.1, 0.0, "clock", "largest delay of a step; uniform from 0 to this"),
     _timing(
         "readings",
         "rate",
@@ -494,9 +492,9 @@ TIMING: tuple[Quantity, ...] = (
         1e5,
         0.0,
         "encoder",
-        "readings taken per second, on a clock of their own; 0: one when a command is due",
+        "readings per second, by their own clock; 0: one at every control step",
     ),
-    _timing("readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "part of their period after which readings begin"),
+    _timing("readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "phase of the first reading, in reading periods"),
     _timing(
         "readings",
         "delay",

@@ -1,4 +1,4 @@
-"""Appearance: cameras, lights, colours, textures."""
+"""Declare the quantities of appearance: cameras, lights, colours and textures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, Quant
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 from twinloop.twin.textures import pool_indices
 
-_LATER = "carried with every world for physically based renderers; the classic one ignores it"
+_LATER = "for physically based renderers; the classic renderer ignores it"
 
 
 def camera_pose(target: WriteTarget) -> None:
-    """Offsets of position and orientation in the camera's own frame (x right, y up, looking along −z)."""
+    """Compute a camera's pose from offsets in its own frame, MuJoCo convention (x right, y up, −z forward)."""
     (row,) = target.rows("cam_pos")
     position, quaternion = target.model.cam_pos[row], target.model.cam_quat[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
@@ -56,7 +56,7 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
 
 
 def sky(target: WriteTarget) -> None:
-    """Factors on the colours of the background's texture, which end at full brightness."""
+    """Multiply the colours of the background's texture by factors; results are limited to full brightness."""
     model = target.model
     factors = target.vector("color", "rgb")
     for start, end in _skies(model):
@@ -66,7 +66,7 @@ def sky(target: WriteTarget) -> None:
 
 
 def _skies(model: mujoco.MjModel) -> list[tuple[int, int]]:
-    """Where the pixels of every background texture of three channels begin and end."""
+    """Return (start, end) in ``tex_data`` of every background texture of three channels; end is exclusive."""
     textures = np.flatnonzero((model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX) & (model.tex_adr >= 0))
     size = (model.tex_height * model.tex_width * model.tex_nchannel).astype(int)
     return [(int(model.tex_adr[i]), int(model.tex_adr[i]) + size[i]) for i in textures if model.tex_nchannel[i] == 3]
@@ -77,7 +77,7 @@ def _no_sky(model: mujoco.MjModel, _name: str) -> str:
 
 
 def texture(target: WriteTarget) -> None:
-    """Index 0 keeps the material; index i > 0 shows the i-th of the pool (see `twin.textures`)."""
+    """Assign a pool texture to a material: 0 keeps the material, i > 0 is the i-th texture (see `twin.textures`)."""
     pool, geoms = pool_indices(target.model), target.rows("geom_matid")
     choice = target.value("").astype(int)
     own = np.broadcast_to(target.model.geom_matid[geoms], (len(choice), len(geoms)))
@@ -143,7 +143,7 @@ def _light() -> Iterator[Quantity]:
         high=1.0,
         slots=assign("light_active"),
         visual=True,
-        meaning="1 shines, 0 does not: the number of lights; draw it from a choice of both",
+        meaning="1: on, 0: off; draw it as a choice of both to vary the number of lights",
         term="light",
     )
     for column, channel in enumerate("rgb"):
@@ -155,7 +155,7 @@ def _light() -> Iterator[Quantity]:
             high=10.0,
             slots=assign("light_diffuse", column),
             visual=True,
-            meaning="its diffuse colour, before intensity multiplies it",
+            meaning="diffuse colour of the light, before the factor intensity",
             term="light",
             alias=Alias(name="light_color_scale", op="scale"),
         )
@@ -170,13 +170,13 @@ def _light() -> Iterator[Quantity]:
             compute=light_pose,
             writes=("light_pos",),
             visual=True,
-            meaning=f"shift along {axis} of its body (the world); moves shadows, and the picture of a light that is "
-            "not directional",
+            meaning=f"shift along {axis} of its body (usually the world); moves shadows, and the effect of a light "
+            "that is not directional",
             term="light",
         )
     for angle, low, nominal, meaning in (
-        ("azimuth", -math.pi, _azimuth, "where it comes from: angle from x towards y"),
-        ("elevation", -math.pi / 2, _elevation, "where it comes from: angle above the horizontal"),
+        ("azimuth", -math.pi, _azimuth, "direction from which the light comes: angle from x towards y"),
+        ("elevation", -math.pi / 2, _elevation, "direction from which the light comes: angle above the horizontal"),
     ):
         yield Quantity(
             family="light",
@@ -193,8 +193,8 @@ def _light() -> Iterator[Quantity]:
             alias=Alias(name="light_direction", op="add"),
         )
     for quantity, unit, high, field, meaning in (
-        ("luminous_intensity", "cd", 1e6, "light_intensity", "photometric strength; 0: the renderer's own"),
-        ("radius", "m", 10.0, "light_bulbradius", "size of what emits: the larger, the softer the shadows"),
+        ("luminous_intensity", "cd", 1e6, "light_intensity", "luminous intensity; 0: the renderer's default"),
+        ("radius", "m", 10.0, "light_bulbradius", "radius of the light source; a larger one makes softer shadows"),
     ):
         yield Quantity(
             family="light",
@@ -219,13 +219,13 @@ def _material() -> Iterator[Quantity]:
             high=1.0,
             slots=assign("mat_rgba", column),
             visual=True,
-            meaning="its colour",
+            meaning="colour of the material",
             term="surfaces",
         )
     for quantity, meaning in (
-        ("specular", "strength of highlights"),
-        ("shininess", "sharpness of highlights"),
-        ("emission", "light of its own"),
+        ("specular", "strength of specular highlights"),
+        ("shininess", "sharpness of specular highlights"),
+        ("emission", "emitted light"),
     ):
         yield Quantity(
             family="material",
@@ -239,8 +239,8 @@ def _material() -> Iterator[Quantity]:
             term="surfaces",
         )
     for quantity, meaning in (
-        ("roughness", "0 a mirror, 1 matt"),
-        ("metallic", "0 plastic or wood, 1 bare metal"),
+        ("roughness", "0: mirror, 1: matt"),
+        ("metallic", "0: plastic or wood, 1: bare metal"),
     ):
         yield Quantity(
             family="material",
@@ -250,7 +250,7 @@ def _material() -> Iterator[Quantity]:
             high=1.0,
             slots=assign(f"mat_{quantity}"),
             visual=True,
-            meaning=f"{meaning}, −1 not said; {_LATER}",
+            meaning=f"{meaning}, −1: not given; {_LATER}",
             term="surfaces",
         )
 
@@ -272,7 +272,7 @@ APPEARANCE: tuple[Quantity, ...] = (
             writes=("tex_data",),
             lacks=_no_sky,
             visual=True,
-            meaning="factor on the background's colour, a texture that is uploaded anew for every world",
+            meaning="factor on the background's colour; its texture is uploaded again for every world",
             term="light",
         )
         for channel in "rgb"
@@ -288,7 +288,7 @@ APPEARANCE: tuple[Quantity, ...] = (
         writes=("geom_matid",),
         choice=True,
         visual=True,
-        meaning="which of the pool of procedural textures the material's shapes show; 0 is plain",
+        meaning="index of the material's texture in the pool of procedural textures; 0: no texture",
         term="surfaces",
     ),
 )

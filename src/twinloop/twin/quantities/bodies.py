@@ -1,4 +1,4 @@
-"""Bodies: mass and its distribution of free objects and robots' links; size, drag and first place of objects."""
+"""Declare mass, centre of mass and inertia of objects and links, and size, drag and initial pose of objects."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ _OBJECT: dict[str, dict[str, Any]] = {
         "default_range": DefaultRange(low=0.9, high=1.1, source="±10 %, as the mass"),
     },
 }
-_ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: whether the ellipsoid model acts, its blunt drag coefficient
+_ELLIPSOID, _BLUNT = 0, 1  # columns of geom_fluid: switch of the ellipsoid model, its blunt drag coefficient
 
 
 def body_mass(model: mujoco.MjModel, name: str) -> float:
-    """Mass of one body without its children, in kg."""
+    """Return the mass of one body without its children, in kg."""
     return float(model.body_mass[model.body(name).id])
 
 
@@ -63,9 +63,9 @@ def inertial(
     alias: Alias,
     fault: FaultDeclaration | None = None,
 ) -> Iterator[Quantity]:
-    """Mass, centre of mass and inertia of one body, which one function computes together.
+    """Yield mass, centre of mass and inertia of one body, which the function ``compute`` writes together.
 
-    ``term``, ``default_range``, ``alias`` and ``fault`` are of the mass; of an object, `_OBJECT` has those of the rest.
+    ``term``, ``default_range``, ``alias`` and ``fault`` apply to the mass; for an object `_OBJECT` has the others.
     """
     distribution = _OBJECT if family == "object" else {}
 
@@ -111,7 +111,7 @@ def inertial(
         writes=mass_writes,
         nominal=body_mass,
         log=True,
-        meaning="mass; inertia follows it",
+        meaning="mass; the inertia is proportional to it",
         fit=FitDeclaration(prior=Prior(spread=0.2), excitation=SPINS),
         term=term,
         default_range=default_range,
@@ -127,7 +127,7 @@ def inertial(
             writes=("body_ipos",),
             default=0.0,
             lacks=no_com,
-            meaning=f"shift of the centre of mass along the body's {axis} axis; inertia about it stays",
+            meaning=f"shift of the centre of mass along the body's {axis} axis; the inertia about it does not change",
             fit=FitDeclaration(prior=Prior(spread=0.02)),
             **distribution.get("com", {}),
         )
@@ -142,7 +142,7 @@ def inertial(
             default=1.0,
             log=True,
             meaning=f"factor on the second moment of mass along the {principal} principal axis (I_xx = S_y + S_z), "
-            "at constant mass: any factors leave the body possible",
+            "at constant mass; all factors are physically possible",
             fit=FitDeclaration(prior=Prior(spread=0.3)),
             **distribution.get("inertia", {}),
         )
@@ -165,7 +165,7 @@ def _size() -> Iterator[Quantity]:
             lacks=lacks,
             set_const=True,
             seen=True,
-            meaning=f"factor on lengths along {along}: shapes, their places and the inertia follow at constant mass",
+            meaning=f"factor on lengths along {along}: changes shapes, their positions and the inertia, not the mass",
             cause="mass & inertia",
             term="object size" if name == "size" else "",
             alias=Alias(name="object_size_scale", op="scale") if name == "size" else None,
@@ -204,7 +204,7 @@ BODIES: tuple[Quantity, ...] = (
         nominal=lambda model, name: model.geom_fluid[_ellipsoids(model, name)[0], _BLUNT],
         lacks=_no_drag,
         meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
-        "is ½ C ρ A v²; acts where the air has a density",
+        "is ½ C ρ A v²; has no effect without air density",
         cause="air",
     ),
     *(
@@ -215,7 +215,7 @@ BODIES: tuple[Quantity, ...] = (
             low=-1e2,
             high=1e2,
             stage="reset",
-            meaning="where it lies when an episode begins",
+            meaning="initial position in an episode",
             cause="scene",
             term="object place",
             alias=Alias(name="object_position_noise", op="add"),
@@ -230,7 +230,7 @@ BODIES: tuple[Quantity, ...] = (
         high=math.pi,
         default=0.0,
         stage="reset",
-        meaning="its turn about the vertical when an episode begins",
+        meaning="initial rotation about the vertical in an episode",
         cause="scene",
         term="approach angle",
     ),
@@ -238,13 +238,13 @@ BODIES: tuple[Quantity, ...] = (
 
 
 _EXTRA_MASS = 0.05  # kg at the hand; an SO-101 lifts 0.3 kg
-PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `preparation.add_payload_bodies`
+PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `twin.compiling`
 
 
 def _no_payload(model: mujoco.MjModel, name: str) -> str:
     found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, PAYLOAD.format(name))
     return (
-        "" if found >= 0 else "it has no site, and a payload hangs at the link's first site. Give it one in the model"
+        "" if found >= 0 else "it has no site, and a payload is attached at the link's first site. Add one to the model"
     )
 
 
@@ -270,7 +270,7 @@ LINKS: tuple[Quantity, ...] = (
         slots=assign("body_mass"),
         lacks=_no_payload,
         set_const=True,
-        meaning="point mass at the link's first site, as a tool hung there; no controller compensates for it",
+        meaning="point mass at the link's first site, such as a tool; no controller compensates for it",
         cause="mass & inertia",
         term="link masses",
         neutral=0.0,

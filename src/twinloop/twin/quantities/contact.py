@@ -1,4 +1,4 @@
-"""Contact: friction in three ways, stiffness, damping and how high things bounce."""
+"""Declare the quantities of contact: three kinds of friction, stiffness, damping, restitution, impedance."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _FRICTION = (
     ("torsion", "m", "torsional friction: torque about the normal per newton; acts with condim 4 or 6"),
     ("roll", "m", "rolling friction: torque against rolling per newton; acts with condim 6"),
 )
-# MuJoCo's solimp (Modeling chapter, "Solver parameters"); its impedances are held to 0.0001 to 0.9999.
+# MuJoCo's solimp (Modeling chapter, "Solver parameters"); MuJoCo limits its impedances to 0.0001 to 0.9999.
 _IMPEDANCE = (
-    ("d0", "1", 1e-4, 0.9999, "impedance where shapes just touch: 1 is a hard constraint, less lets contact creep"),
+    ("d0", "1", 1e-4, 0.9999, "impedance at depth 0: 1 is a hard constraint, smaller values let contacts creep"),
     ("dwidth", "1", 1e-4, 0.9999, "impedance at the depth contact/impedance/width and beyond"),
     ("width", "m", 1e-6, 0.1, "depth over which the impedance goes from d0 to dwidth"),
 )
-# Of what bounces: restitution 0.997 and 2.5e-5. They bound the search and the parameter.
+# Damping ratios with restitution 0.997 and 2.5e-5: bounds of the search and of the parameter.
 _LEAST_DAMPING, _MOST_DAMPING = 1e-3, 100.0
 
 
 def restitution(damping_ratio: ArrayLike) -> NDArray[np.float64]:
-    """Coefficient of restitution of a linear damped spring that never pulls.
+    """Return the coefficient of restitution of a linear damped spring that never pulls.
 
-    e = exp(−2 ζ arccos ζ / √(1 − ζ²)), and with arccosh and √(ζ² − 1) beyond critical damping (Schwager, Pöschel,
+    e = exp(−2 ζ arccos ζ / √(1 − ζ²)), with arccosh and √(ζ² − 1) above critical damping (Schwager, Pöschel,
     "Coefficient of restitution and linear-dashpot model revisited", Granular Matter 2007).
     """
     zeta = np.asarray(damping_ratio, dtype=np.float64)
@@ -50,7 +50,7 @@ def restitution(damping_ratio: ArrayLike) -> NDArray[np.float64]:
 
 
 def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
-    """The damping ratio with a coefficient of restitution: `restitution` turned round, by bisection."""
+    """Return the damping ratio for a coefficient of restitution; inverse of `restitution`, by bisection."""
     wanted = np.asarray(restitution_, dtype=np.float64)
     low, high = np.full(wanted.shape, np.log(_LEAST_DAMPING)), np.full(wanted.shape, np.log(_MOST_DAMPING))
     for _ in range(60):
@@ -69,15 +69,15 @@ def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
 
 
 def contact(target: WriteTarget) -> None:
-    """Stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
+    """Write stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
 
     Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
     b = 2 / (d_w τ) and k_r = d / (d_w² τ² ζ²); at constant impedance that is a spring k = 1 / (τ ζ)² with damping ratio
-    ζ, pressed in by a₀ (1 − d) / k at rest. MuJoCo holds τ to two physics steps at least, without a word; a model that
-    leans on this already is left to do so.
+    ζ, and at rest its deflection is a₀ (1 − d) / k. MuJoCo silently raises τ to at least two physics steps; this is
+    accepted if it already happens in the compiled model.
 
     Raises:
-        BoundsError: τ would be below two physics steps, and the model's own is not.
+        BoundsError: τ would be below two physics steps, and the model's own τ is not.
     """
     rows = target.rows("geom_solref")
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
@@ -131,7 +131,7 @@ def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> fl
 
 
 def _contact(family: str) -> Iterator[Quantity]:
-    free = family == "object"  # what a robot moves; the table and the floor are as the model has them
+    free = family == "object"  # objects that a robot moves; the table and the floor keep the model's values
     missing = MissingPhysics(structure="contact_softness") if free else None
 
     for name, unit, low, high, role, nominal, alias, fit, meaning in (
@@ -144,7 +144,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             functools.partial(_nominal, family=family, number=0),
             Alias(name="contact_stiffness_scale", op="scale"),
             FitDeclaration(prior=Prior(spread=2.0), missing=missing),
-            "force per depth and per kilogram of what is stopped: N/m for a body of 1 kg on a fixed one",
+            "force per depth and per kg of effective mass: N/m for a body of 1 kg on a fixed one",
         ),
         (
             "damping_ratio",
@@ -155,7 +155,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             functools.partial(_nominal, family=family, number=1),
             Alias(name="contact_damping_ratio"),
             FitDeclaration(prior=Prior(spread=0.5, relative=True, least=0.1), missing=missing),
-            "1 is critical; below it things bounce, see contact/restitution",
+            "1: critical; below 1 objects bounce, see contact/restitution",
         ),
         (
             "restitution",
@@ -166,7 +166,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             functools.partial(_nominal_restitution, family=family),
             Alias(name="restitution"),
             FitDeclaration(),
-            "speed after a bounce per speed before it; the damping ratio follows, so declare one of the two",
+            "speed after a bounce / speed before; sets the damping ratio, so declare one of the two",
         ),
     ):
         yield Quantity(

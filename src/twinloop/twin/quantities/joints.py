@@ -1,4 +1,4 @@
-"""Joints: friction, damping, reflected inertia, springs, limits; gears: more friction, play and wind-up."""
+"""Declare the quantities of joints (friction, damping, inertia, springs, limits) and gears (backlash, wind-up)."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from twinloop.twin.quantities.kinds import (
 
 
 def limits(target: WriteTarget) -> None:
-    """Both ends of a joint's range.
+    """Write both limits of a joint's range.
 
     Raises:
-        BoundsError: the lower end is not below the upper.
+        BoundsError: the lower limit is not below the upper one.
     """
     low, high = target.value("limit/low"), target.value("limit/high")
     crossed = np.flatnonzero(low >= high)
@@ -43,7 +43,7 @@ def limits(target: WriteTarget) -> None:
 
 def _no_limit(model: mujoco.MjModel, name: str) -> str:
     limited = model.jnt_limited[model.joint(name).id]
-    return "" if limited else "it turns without end. Give the joint a range in the model"
+    return "" if limited else "it turns without limits. Give the joint a range in the model"
 
 
 def _limit(end: str, column: int) -> Quantity:
@@ -57,8 +57,8 @@ def _limit(end: str, column: int) -> Quantity:
         writes=("jnt_range",),
         nominal=lambda model, name: model.jnt_range[model.joint(name).id, column],
         lacks=_no_limit,
-        meaning=f"{'lower' if column == 0 else 'upper'} stop of the joint; the range of commands and the unit map of "
-        "datasets stay those of the nominal stops",
+        meaning=f"{'lower' if column == 0 else 'upper'} limit of the joint; the range of commands and the unit map of "
+        "datasets are still those of the nominal limits",
         cause="springs & stops",
     )
 
@@ -71,7 +71,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         slots=assign("dof_damping"),
-        meaning="viscous torque per speed; of a servo, back-EMF is part of it",
+        meaning="viscous torque per speed; for a servo it includes back-EMF",
         cause="damping",
         term="joint damping",
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
@@ -92,10 +92,10 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         slots=assign("dof_dampingpoly", 0),
-        meaning="torque per speed squared, against motion; what stirs grease or air grows so",
+        meaning="torque per speed squared, against motion, as from stirred grease or air",
         cause="damping",
         neutral=0.0,
-        # At 1 rad/s a thirtieth, and at most a sixth, of a small servo's viscous 0.6 N·m·s/rad: our choice.
+        # At 1 rad/s a thirtieth, at most a sixth, of a small servo's viscous torque of 0.6 N·m·s/rad: our choice.
         fit=FitDeclaration(missing=MissingPhysics(structure="quadratic_damping", start=0.02, prior=Prior(spread=0.1))),
     ),
     Quantity(
@@ -105,7 +105,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e3,
         slots=assign("dof_frictionloss"),
-        meaning="Coulomb friction: torque against motion at any speed",
+        meaning="Coulomb friction: torque against motion, independent of speed",
         cause="dry friction",
         term="joint friction",
         neutral=0.0,
@@ -128,7 +128,7 @@ JOINTS: tuple[Quantity, ...] = (
         high=1e2,
         slots=assign("dof_armature"),
         set_const=True,
-        meaning="inertia of rotor and gear as the joint feels it",
+        meaning="inertia of rotor and gear, reflected to the joint",
         cause="mass & inertia",
         term="rotor inertia",
         default_range=DefaultRange(
@@ -150,7 +150,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=0.0,
         high=1e4,
         slots=assign("jnt_stiffness"),
-        meaning="spring that pulls towards springref; a link's flexibility is a stiff spring in a joint without motor",
+        meaning="spring towards springref; to model a flexible link, use a stiff spring in a joint without a motor",
         cause="springs & stops",
         fit=FitDeclaration(residual="position"),
     ),
@@ -161,7 +161,7 @@ JOINTS: tuple[Quantity, ...] = (
         low=-1e3,
         high=1e3,
         slots=assign("qpos_spring"),
-        meaning="position at which the joint's spring is at rest",
+        meaning="rest position of the joint's spring",
         cause="springs & stops",
     ),
     _limit("low", 0),
@@ -169,17 +169,17 @@ JOINTS: tuple[Quantity, ...] = (
 )
 
 
-PLAY = 0.03  # rad or m · 0.1: 1.7 deg, twice what a worn STS3215 is found to have (TheRobotStudio/SO-ARM100#134)
+PLAY = 0.03  # rad or m · 0.1: 1.7 deg, twice the play of a worn STS3215 (TheRobotStudio/SO-ARM100#134)
 MOTOR, GEAR = "{}/motor", "{}/gear"  # names of a joint's motor side, and of the tendon from there to the link
 
 
 def is_motor_side(name: str) -> bool:
-    """Whether a joint or body of that name is the motor side of a gear."""
+    """Return whether a name belongs to the joint or body on the motor side of a gear."""
     return name.endswith(MOTOR.format(""))
 
 
 def motor_joint(model: mujoco.MjModel, name: str) -> int:
-    """The joint on the motor's side of a joint's gear; the joint itself where it has none."""
+    """Return the id of the joint on the motor side of a joint's gear, or of the joint itself if it has no gear."""
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, MOTOR.format(name))
     return index if index >= 0 else model.joint(name).id
 
@@ -205,14 +205,14 @@ def _lacks_drive(model: mujoco.MjModel, name: str) -> str:
 
 def _friction() -> Iterator[Quantity]:
     friction = partial(Quantity, family="joint", stage="drive", cause="dry friction")
-    # A fit starts with twice the friction at rest, gone at 0.3 rad/s: our choice.
+    # A fit starts with static friction twice the Coulomb friction, which decays at 0.3 rad/s: our choice.
     yield friction(
         quantity="stiction",
         unit="1",
         low=1.0,
         high=20.0,
         default=1.0,
-        meaning="friction at rest over Coulomb friction in motion",
+        meaning="static friction divided by Coulomb friction",
         term="joint friction",
         neutral=1.0,
         fit=FitDeclaration(
@@ -226,7 +226,7 @@ def _friction() -> Iterator[Quantity]:
         low=1e-4,
         high=10.0,
         default=0.1,
-        meaning="speed at which the difference has fallen to 1/e",
+        meaning="speed at which static minus Coulomb friction has fallen to 1/e",
         fit=FitDeclaration(missing=MissingPhysics(structure="stribeck", start=0.3, prior=Prior(spread=0.3))),
     )
     yield friction(
@@ -236,13 +236,13 @@ def _friction() -> Iterator[Quantity]:
         high=0.9,
         default=0.0,
         lacks=_lacks_drive,
-        meaning="dry friction per torque of the joint's actuator",
+        meaning="dry friction per actuator torque of the joint",
         term="load friction",
         neutral=0.0,
         fit=FitDeclaration(
             prior=Prior(spread=0.1),
             shared=True,
-            excitation="slow reversals in poses of unlike load",
+            excitation="slow reversals in poses with different loads",
             # 0.06 to 0.23 over five servos (Rhoban/bam, model M4).
             missing=MissingPhysics(structure="load_friction", start=0.1),
         ),
@@ -263,11 +263,11 @@ GEARS: tuple[Quantity, ...] = (
             for column, factor in enumerate((-0.5, 0.5))
         ),
         lacks=_lacks_gear,
-        meaning="play of the gear, from flank to flank",
+        meaning="backlash of the gear, total from flank to flank",
         cause="gear",
         term="backlash",
         neutral=0.0,
-        # One degree, and half a degree of belief either way: our choice, for hobby servos.
+        # One degree with a deviation of half a degree: our choice, for hobby servos.
         fit=FitDeclaration(missing=MissingPhysics(structure="backlash", start=0.0175, prior=Prior(spread=0.0087))),
         fault=FaultDeclaration(name="play", op="add", change=PLAY, unit=f"times {PLAY:g} rad", geared=True),
     ),
@@ -280,7 +280,7 @@ GEARS: tuple[Quantity, ...] = (
         transform="log",
         slots=assign("tendon_stiffness"),
         lacks=_lacks_spring,
-        meaning="stiffness of the gear's wind-up",
+        meaning="torsional stiffness of the gear",
         cause="gear",
         fit=FitDeclaration(missing=MissingPhysics(structure="flexible_joint")),
     ),

@@ -1,7 +1,7 @@
-"""Physical effects that several quantities share: their names, in the order in which reports list them.
+"""Define the declaration of a quantity, and list causes, physics terms and faults in the order of reports.
 
-A quantity names its ``cause`` (of `CAUSES`), its ``term`` (of `TERMS`) and its ``fault`` (of `FAULTS`). One that is in
-no list here comes last.
+A quantity gives its ``cause`` (one of `CAUSES`), its ``term`` (one of `TERMS`) and its ``fault`` (one of `FAULTS`).
+Names that are not in these lists come last in reports.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import mujoco
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-# What a person calls a cause.
+# Names of physical causes, for people.
 CAUSES = (
     "servo gain",
     "torque limit",
@@ -42,14 +42,14 @@ TERMS: Mapping[str, str] = MappingProxyType(
     {
         "command delay": "commands reach the servos late",
         "command jitter and loss": "commands arrive unevenly or not at all",
-        "command bias": "servos seek another angle than they were told",
+        "command bias": "servos move to another angle than commanded",
         "control clock": "the loop is slow or unsteady",
         "reading delay": "readings are old when they are used",
-        "encoder offset and scale": "joints report another angle than they have",
-        "encoder noise and counts": "readings flicker and come in steps",
+        "encoder offset and scale": "readings of joint angles have an offset or a wrong scale",
+        "encoder noise and counts": "readings are noisy and rounded to encoder counts",
         "joint friction": "dry friction in the joints",
         "load friction": "friction that grows with a joint's torque",
-        "backlash": "play of the gears",
+        "backlash": "backlash of the gears",
         "joint damping": "damping other than the twin's",
         "rotor inertia": "rotor inertia other than the twin's",
         "servo stiffness": "servo gains other than the twin's",
@@ -61,52 +61,52 @@ TERMS: Mapping[str, str] = MappingProxyType(
         "object friction": "friction of objects other than the twin's",
         "contact softness": "contacts softer or harder than the twin's",
         "object size": "objects larger or smaller than the twin's",
-        "object place": "things lie elsewhere than in the twin",
-        "approach angle": "objects are turned otherwise than in the twin",
+        "object place": "objects start at other positions than in the twin",
+        "approach angle": "objects start at other angles about the vertical than in the twin",
         "table": "the table is higher or tilted",
-        "gravity": "the room is tilted or gravity another",
+        "gravity": "gravity has another direction or strength than in the twin",
         "air": "wind and drag",
-        "pushes": "somebody pushes",
-        "camera pose": "cameras stand elsewhere than in the twin",
-        "camera chain": "pictures pass through another camera than the twin's",
-        "camera delay": "pictures are late or lost",
+        "pushes": "external forces push bodies",
+        "camera pose": "camera poses other than the twin's",
+        "camera chain": "camera optics, exposure, noise and colours other than the twin's",
+        "camera delay": "images are late or lost",
         "light": "light other than the twin's",
         "surfaces": "colours and textures other than the twin's",
     }
 )
 
-# What may be wrong with a robot's drives; the monitor's regressions keep this order.
+# Possible faults of a robot's drives, in the order of the monitor's regressions.
 FAULTS = ("friction", "latency", "gain", "load", "play")
 
 
-# Who consumes a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
+# Consumer of a quantity: the compiled model, or a stage of the simulation, of the readings or of the reset.
 Stage = Literal["model", "command", "clock", "drive", "disturbance", "encoder", "reset", "scene", "sensing"]
 Rule = Literal["assign", "factor"]
 Operation = Literal["absolute", "scale", "add"]
 
-# What several declarations share: a source of ranges, and motions that determine a value.
+# Texts used by several declarations: a source of ranges, and motions that determine a value.
 PUBLISHED = "±10 %, molmospaces and robosuite"
 SPEEDS = "constant speeds, slow and fast"
 ONSETS = "sudden starts and reversals, at more frames per second"
-SPINS = "accelerations in unlike directions"
+SPINS = "accelerations in different directions"
 DeviceKind = Literal["camera", "depth", "lidar", "imu", "force_torque", "servo"]
 
 
 class WriteTarget(Protocol):
-    """One thing of a model, in those worlds where some parameter of it is not nominal.
+    """One object of a model, in the n worlds in which at least one of its parameters is not nominal.
 
-    A computed quantity reads the values of its group there, ``(n,)`` over those worlds, and puts model fields. Every
-    other world keeps the model's own bits.
+    A computed quantity reads the values of its group, ``(n,)``, and writes model fields. In all other worlds the fields
+    keep the compiled model's values, bit for bit.
     """
 
     @property
     def model(self) -> mujoco.MjModel:
-        """The compiled model, not to be written to."""
+        """The compiled model; read only."""
         ...
 
     @property
     def name(self) -> str:
-        """The thing's name, or the member of a quantity that no object of the model has."""
+        """Name of the object, or the ``member`` of a quantity that belongs to no object of the model."""
         ...
 
     def value(self, quantity: str) -> NDArray[np.float64]:
@@ -114,17 +114,17 @@ class WriteTarget(Protocol):
         ...
 
     def vector(self, stem: str, parts: str = "xyz") -> NDArray[np.float64]:
-        """Values of ``stem/x``, ``stem/y``, ``stem/z``, ``(n, 3)``, or of other parts with names of one letter."""
+        """Return the values of ``stem/x``, ``stem/y`` and ``stem/z``, ``(n, 3)``; ``parts`` gives other letters."""
         ...
 
     def rows(self, field: str) -> NDArray[np.intp]:
-        """Rows of a model field that belong to this thing."""
+        """Return the rows of a model field that belong to this object."""
         ...
 
     def put(self, field: str, rows: ArrayLike, values: NDArray) -> None:
-        """Write ``values`` ``(n, len(rows), …)``; the rows of an ``opt.`` field are the numbers of its vector.
+        """Write ``values`` ``(n, len(rows), …)``; the rows of an ``opt.`` field are the elements of its vector.
 
-        Nothing is written to a field that none of the moved parameters changes.
+        A field that no changed parameter affects is not written.
         """
         ...
 
@@ -134,7 +134,7 @@ Compute = Callable[[WriteTarget], None]
 
 @dataclass(frozen=True, kw_only=True)
 class FieldSlot:
-    """One MjModel field that a quantity writes: column (None: all), and the factor from SI to the field's unit.
+    """MjModel field that a quantity writes: its column (None for all), and the factor from SI to the field's unit.
 
     One quantity assigns an element of a field; quantities with the rule ``factor`` multiply the assigned value.
     """
@@ -163,8 +163,8 @@ class Prior:
 class MissingPhysics:
     """How a fit tests whether a twin lacks this physics (see `identify.structures`).
 
-    ``structure`` names the hypothesis. A fit begins at ``start``, off the neutral value where slopes may vanish, with
-    ``prior``. ``above_speed`` takes the nominal value from the fastest joint speed of the log.
+    ``structure`` is the name of the hypothesis. A fit starts at ``start`` with ``prior``; at the neutral value itself
+    the derivatives may be zero. With ``above_speed`` the nominal value is taken from the log's highest joint speed.
     """
 
     structure: str
@@ -178,15 +178,15 @@ class FitDeclaration:
     """Settings for identifying a quantity from logs.
 
     Attributes:
-        prior: without one, half of the default range's width.
-        rank: order among the parameters that are free by default; None: free only if named.
-        position_only: it exists only with position commands: torque commands use no encoder and no position loop.
-        first: it explains most of a servo's lag, and is searched before the others.
-        scanned: it is a delay, and a fit evaluates a grid of values before it optimizes.
+        prior: prior of a fit; by default its deviation is half of the default range's width.
+        rank: order among the parameters that are free by default; None: free only if the user names it.
+        position_only: the quantity needs position commands: torque commands use no encoder and no position loop.
+        first: the quantity explains most of a servo's lag, and is searched before the others.
+        scanned: the quantity is a delay, and a fit evaluates a grid of values before it optimizes.
         shared: joints with the same nominal value may share one value.
-        excitation: the motion that determines it.
-        residual: the rule of `gap.unexplained_rules` whose errors it may explain.
-        missing: how a fit tests whether its physics is missing.
+        excitation: motion from which the quantity can be identified.
+        residual: the rule of `gap.unexplained_rules` whose errors the quantity may explain.
+        missing: how a fit tests whether the twin lacks this physics.
     """
 
     prior: Prior | None = None
@@ -212,7 +212,7 @@ class DefaultRange:
 
 @dataclass(frozen=True, kw_only=True)
 class Alias:
-    """A plain word for parameters under ``randomization:``; several quantities may share one."""
+    """Short name for parameters under ``randomization:``; several quantities may share one."""
 
     name: str
     op: Operation = "absolute"
@@ -222,10 +222,10 @@ class Alias:
 
 @dataclass(frozen=True, kw_only=True)
 class FaultDeclaration:
-    """A change of a quantity with which the monitor explains drift of a robot, large enough to be detected in seconds.
+    """Change of a quantity by which the monitor explains a robot's drift; large enough to be detected in seconds.
 
-    ``unit`` is the meaning of a coefficient of 1. ``per_period`` counts ``change`` in control periods, ``at_hand``
-    changes only the body with the tool, ``geared`` applies the change to a twin with backlash in its gears.
+    ``unit`` is the meaning of a coefficient of 1. With ``per_period`` the unit of ``change`` is the control period,
+    with ``at_hand`` only the body with the tool changes, with ``geared`` the twin has backlash in its gears.
     """
 
     name: str
@@ -239,23 +239,23 @@ class FaultDeclaration:
 
 @dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """A kind of parameter, declared once for all commands.
+    """Kind of parameter: unit, bounds, effect on the model, and settings for fits, reports and the monitor.
 
     ``slots`` are written by their rules (``assign``: value · factor; ``factor``: the nominal field times
-    value / nominal value). More complex changes are a ``compute`` with the fields it ``writes``: all quantities of an
-    object with the same ``compute`` form a group and are computed together; at the nominal values it yields the model's
-    fields. Two quantities of a group with the same ``role`` exclude each other.
+    value / nominal value). More complex changes are a function ``compute`` and the fields that it ``writes``: all
+    quantities of an object with the same ``compute`` form a group and are computed together; at the nominal values the
+    function returns the model's fields. Two quantities of a group with the same ``role`` exclude each other.
 
-    ``nominal`` reads the model's value if that is neither ``default`` nor a slot. ``lacks`` returns the reason why an
-    object does not have the quantity, or nothing. ``stage`` is the consumer of a quantity that is not a model field.
-    ``set_const`` means that constants derived by ``mj_setConst`` change with it. ``visual`` means that only images
-    change, ``seen`` that images and motion change. ``member`` is the name that replaces an object of the model
-    (``timing/command/jitter``), ``device`` the kind of sensing device that has it. ``meaning`` is the line in the table
-    of parameters.
+    ``nominal`` reads the model's value if that is neither ``default`` nor in a slot. ``lacks`` returns the reason why
+    an object does not have the quantity, or "". ``stage`` is the consumer of a quantity that is not a model field.
+    ``set_const`` means that constants derived by ``mj_setConst`` depend on it. ``visual`` means that it changes images
+    only, ``seen`` that it changes images and motion. ``member`` replaces the object's name if the quantity belongs to
+    no object (``timing/command/jitter``). ``device`` is the kind of sensing device that has it. ``meaning`` is its line
+    in the table of parameters.
 
-    ``cause`` is the name of the physical cause for people, ``term`` the physics term that its ``neutral`` value
-    switches off; None is the nominal value, if there is no value without the effect (see `TERMS`). ``default_range`` is
-    used if a twin's YAML gives only the name. ``alias`` is a short name for it in a YAML file.
+    ``cause`` is the physical cause in reports. ``term`` is the physics term (see `TERMS`) that the value ``neutral``
+    switches off; None stands for the nominal value. ``default_range`` is used if a twin's YAML gives only the name of
+    the parameter. ``alias`` is a short name in a YAML file.
     """
 
     family: str
@@ -274,9 +274,9 @@ class Quantity:
     transform: Literal["identity", "log"] = "identity"
     stage: Stage = "model"
     set_const: bool = False
-    given: bool = False  # no model holds its nominal value: a servo preset or the twin's YAML gives it
-    choice: bool = False  # its numbers stand for things, and there is nothing between two of them
-    history: bool = False  # its effect depends on earlier steps, or on the number of the step
+    given: bool = False  # its nominal value is not in the model but in a servo preset or the twin's YAML
+    choice: bool = False  # its values are indices of alternatives, without values between them
+    history: bool = False  # its effect depends on earlier steps or on the step's index
     visual: bool = False
     seen: bool = False
     device: DeviceKind | Literal[""] = ""
@@ -291,22 +291,22 @@ class Quantity:
 
     @property
     def word(self) -> str:
-        """The last part of its path."""
+        """Last part of the path, for example ``damping``."""
         return self.path().rpartition("/")[2]
 
     def path(self, name: str = "*") -> str:
-        """The parameter's name for one object, or for all."""
+        """Return the parameter's name for one object, or by default the pattern for all."""
         name = self.member or name
         return f"{self.family}/{name}/{self.quantity}" if self.quantity else f"{self.family}/{name}"
 
     @cached_property
     def fields(self) -> tuple[str, ...]:
-        """The model fields that it changes."""
+        """Names of the model fields that the quantity changes."""
         return tuple(dict.fromkeys([*(slot.field for slot in self.slots), *self.writes]))
 
 
 def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[FieldSlot, ...]:
-    """One field that takes the value as it is, times ``factor``."""
+    """Return the slots of a quantity that is written into one field, times ``factor``."""
     return (FieldSlot(field=field, column=column, factor=factor),)
 
 
@@ -323,7 +323,7 @@ def reported(
     neutral: float | None = None,
     fit: FitDeclaration | None = None,
 ) -> Quantity:
-    """What a sensing device of some kind makes of the truth; the default is an ideal one's."""
+    """Return a quantity of a kind of sensing device; the default is the value of an ideal sensor."""
     return Quantity(
         family="sensor",
         device=device,

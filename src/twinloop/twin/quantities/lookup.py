@@ -15,7 +15,7 @@ from twinloop.twin.quantities.world import scene_members
 
 
 def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
-    """Names of the objects in a model that may have a quantity: scalar joints, actuators, movable bodies, and so on.
+    """Return the names of the objects that may have a quantity: scalar joints, actuators, movable bodies, and so on.
 
     A body moved by hand (mocap) has a position but no mass and no friction.
     """
@@ -63,24 +63,24 @@ def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) ->
 
 
 def still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
-    """Ids of the geoms fixed to the world, other than those that a mocap body carries."""
+    """Return the ids of the geoms fixed to the world, except those of mocap bodies."""
     body = model.geom_bodyid
     return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))
 
 
 def has_quantity(model: mujoco.MjModel, quantity: Quantity, name: str) -> bool:
-    """Whether an object has the quantity: only a position servo has a gain, only a body with mass a centre of mass."""
+    """Return whether an object has the quantity; for example, only a position servo has a gain."""
     return quantity.lacks is None or not quantity.lacks(model, name)
 
 
 def model_field(model: mujoco.MjModel, field: str) -> NDArray:
-    """A field of the model or, as ``opt.gravity``, of its options."""
+    """Return a field of the model, or of its options by a name such as ``opt.gravity``."""
     owner, _, name = field.rpartition(".")
     return np.asarray(getattr(model.opt if owner else model, name))
 
 
 def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
-    """Rows of ``field`` that belong to the named object; an option has one, and so has what one thing alone writes."""
+    """Return the rows of ``field`` that belong to the named object; options and texture data have one row, 0."""
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
         return np.zeros(1, dtype=np.intp)
@@ -113,7 +113,7 @@ def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> ND
 
 
 def nominal_value(model: mujoco.MjModel, quantity: Quantity, name: str) -> float:
-    """The value that the model as compiled gives to this quantity, in SI."""
+    """Return the quantity's value in the compiled model, in SI units."""
     if quantity.default is not None:
         return quantity.default
     if quantity.nominal is not None:

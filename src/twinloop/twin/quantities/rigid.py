@@ -1,18 +1,18 @@
-"""Keep mass, centre of mass, inertia and size those of a real body, also as a deformation of the nominal one.
+"""Compute physically consistent mass, centre of mass, inertia and size, also as a deformation of the nominal body.
 
 Inertia is handled through the second moments of mass along the principal axes, S_x = ∫ x² dm and so on, where
-I_xx = S_y + S_z. Any second moments that are not negative belong to some distribution of mass
+I_xx = S_y + S_z. Every set of non-negative second moments is that of some distribution of mass
 (Wensing, Kim, Slotine, "Linear matrix inequalities for physically consistent inertial parameter identification",
 RA-L 2018). Scaling them keeps the triangle inequality; scaling I_xx, I_yy, I_zz one by one would not.
 
-Let J = ∫ (x, 1)(x, 1)ᵀ dm be the pseudo-inertia, 4 × 4, of the nominal body in its inertial frame: diagonal, second
-moments of mass and the mass. Points x of it are moved to A x + t and all mass is scaled by exp(2 α), so that
+Let J = ∫ (x, 1)(x, 1)ᵀ dm be the pseudo-inertia, 4 × 4, of the nominal body in its inertial frame: a diagonal matrix
+of the second moments and the mass. Points x are moved to A x + t and all mass is scaled by exp(2 α), so that
 
     J → U J Uᵀ,    U = exp(α) [A t; 0 1],    A = [exp(d1) s12 s13; 0 exp(d2) s23; 0 0 exp(d3)].
 
 These are the log-Cholesky coordinates of Rucker and Wensing ("Smooth Parameterization of Rigid-Body Inertia", RA-L
-2022) relative to the nominal body: ten numbers without bounds, 0 for the nominal body, one set for each body that is
-possible. A and t are in the nominal inertial frame: t moves the centre of mass along the nominal principal axes.
+2022) relative to the nominal body: ten unbounded numbers, all 0 for the nominal body; every possible body has exactly
+one set. A and t are in the nominal inertial frame: t moves the centre of mass along the nominal principal axes.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ _SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
 _CYLINDER = int(mujoco.mjtGeom.mjGEOM_CYLINDER)
 _CAPSULE = int(mujoco.mjtGeom.mjGEOM_CAPSULE)
 _PRIMITIVES = _BOX_LIKE | {_SPHERE, _CYLINDER, _CAPSULE}
-_ALIGNED = 1e-6  # an axis of a geom counts as one of its body within this
+_ALIGNED = 1e-6  # tolerance within which an axis of a geom counts as an axis of its body
 
 
 def second_moments(inertia: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Second moments of mass of principal inertias ``(…, 3)``: S_x = (I_yy + I_zz − I_xx) / 2."""
+    """Return second moments of mass from principal inertias ``(…, 3)``: S_x = (I_yy + I_zz − I_xx) / 2."""
     return 0.5 * inertia.sum(axis=-1, keepdims=True) - inertia
 
 
 def scaled_inertia(inertia: NDArray[np.float64], factors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Principal inertias ``(n, 3)`` with the second moments of ``inertia`` ``(3,)`` times ``factors`` ``(n, 3)``."""
+    """Return ``(n, 3)`` principal inertias: second moments of ``inertia`` ``(3,)`` times ``factors`` ``(n, 3)``."""
     more = (factors - 1.0) * second_moments(inertia)
     return inertia + (np.roll(more, -1, axis=-1) + np.roll(more, -2, axis=-1))
 
 
 def object_body(target: WriteTarget) -> None:
-    """Mass, centre of mass, inertia and size of a free object; a size changes volume and inertia at constant mass."""
+    """Compute a free object's mass, centre of mass, inertia and size; a size factor does not change the mass."""
     model, body = target.model, target.model.body(target.name).id
     scale = target.value("size")[:, None] * target.vector("size")
     axes = _body_axes(model.body_iquat[body])
@@ -62,7 +62,7 @@ def object_body(target: WriteTarget) -> None:
 def link_body(target: WriteTarget) -> None:
     """Compute mass, centre of mass and inertia of a robot's link.
 
-    A controller with gravity compensation (``gravcomp``) uses the nominal mass: its force does not change, and acts at
+    A controller with gravity compensation (``gravcomp``) uses the nominal mass: its force does not change, but acts at
     the link's current centre of mass.
     """
     model, body = target.model, target.model.body(target.name).id
@@ -72,11 +72,11 @@ def link_body(target: WriteTarget) -> None:
 
 
 def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
-    """Put mass, centre of mass and principal inertias.
+    """Write mass, centre of mass and principal inertias.
 
     Args:
-        scale: of lengths along the body's axes, ``(n, 3)``.
-        stretch: of second moments along the inertial axes, on top of the parameters'.
+        scale: factors on lengths along the body's axes, ``(n, 3)``.
+        stretch: factors on second moments along the inertial axes, ``(n, 3)``, in addition to the parameters'.
     """
     model, body = target.model, target.model.body(target.name).id
     mass, factors = target.value("mass"), target.vector("inertia") * stretch
@@ -87,7 +87,7 @@ def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: ND
 
 
 def _body_axes(quaternion: NDArray[np.float64]) -> NDArray[np.intp]:
-    """For each axis of a turned frame the body's axis that it is nearest to."""
+    """Return, for each axis of a rotated frame, the index of the nearest body axis, ``(3,)``."""
     return np.abs(matrix(quaternion)).argmax(axis=0)
 
 
@@ -96,14 +96,14 @@ def _aligned(quaternion: NDArray[np.float64]) -> bool:
 
 
 def _size_factors(model: mujoco.MjModel, geom: int, along: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Factors ``(n, 3)`` of a geom's three size numbers when its own axes are scaled by ``along``."""
+    """Return factors ``(n, 3)`` on a geom's three size numbers for scales ``along`` ``(n, 3)`` of its own axes."""
     if int(model.geom_type[geom]) in {_CYLINDER, _CAPSULE}:  # radius, half length
         return along[:, [0, 2, 2]]
     return along
 
 
 def no_size(model: mujoco.MjModel, name: str) -> str:
-    """Why an object cannot be scaled as a whole, or nothing."""
+    """Return why an object cannot be scaled as a whole, or ""."""
     geoms = np.flatnonzero(model.geom_bodyid == model.body(name).id)
     others = [geom for geom in geoms if int(model.geom_type[geom]) not in _PRIMITIVES]
     if others:
@@ -117,16 +117,16 @@ def no_size(model: mujoco.MjModel, name: str) -> str:
 
 
 def no_size_along(model: mujoco.MjModel, name: str, *, axis: int) -> str:
-    """Why an object cannot be scaled along one of its axes alone, or nothing.
+    """Return why an object cannot be scaled along one of its axes only, or "".
 
-    Boxes and ellipsoids stretch along every axis of theirs, a cylinder along its length.
+    Boxes and ellipsoids can be scaled along each of their axes, cylinders only along their length.
     """
     body = model.body(name).id
     geoms = np.flatnonzero(model.geom_bodyid == body)
     if reason := no_size(model, name):
         return reason
     if not (_aligned(model.body_iquat[body]) and all(_aligned(model.geom_quat[geom]) for geom in geoms)):
-        return "a shape or the principal axes are oblique to its axes. Scale it as a whole with size"
+        return "a shape or the principal axes are not parallel to its axes. Scale it as a whole with size"
     if all(_stretches(model, int(geom), axis) for geom in geoms):
         return ""
     return f"not every shape of it can be scaled along {'xyz'[axis]} alone. Scale it as a whole with size"
@@ -138,7 +138,7 @@ def _stretches(model: mujoco.MjModel, geom: int, axis: int) -> bool:
 
 
 def no_com(model: mujoco.MjModel, name: str) -> str:
-    """Return why a body's centre of mass cannot be changed, or an empty text."""
+    """Return why a body's centre of mass cannot be changed, or ""."""
     if reason := no_mass(model, name):
         return reason
     simple = model.body_simple[model.body(name).id]
@@ -146,8 +146,8 @@ def no_com(model: mujoco.MjModel, name: str) -> str:
 
 
 def no_mass(model: mujoco.MjModel, name: str) -> str:
-    """Why a body has no inertial parameters, or nothing."""
-    return "" if model.body_mass[model.body(name).id] > 0 else "it has no mass of its own"
+    """Return why a body has no inertial parameters, or ""."""
+    return "" if model.body_mass[model.body(name).id] > 0 else "it has no mass"
 
 
 Array = NDArray[np.float64]
@@ -156,14 +156,14 @@ _STRETCHES = {"d1": (0, 0), "d2": (1, 1), "d3": (2, 2)}
 _SHEARS = {"s12": (0, 1), "s13": (0, 2), "s23": (1, 2)}
 _SHIFTS = ("t1", "t2", "t3")
 _STEM = "log_cholesky"
-_MOST_STRETCH = 3.0  # e³ is a factor of 20 on lengths, e⁶ of 400 on the mass: far beyond any error of a drawing
+_MOST_STRETCH = 3.0  # e³ is a factor of 20 on lengths, e⁶ of 400 on the mass: far more than any error of a drawing
 
 
 @dataclass(frozen=True, kw_only=True)
 class BodyInertia:
-    """What a body weighs and how, in every world.
+    """Inertial properties of a body in n worlds.
 
-    ``mass`` ``(n,)`` in kg, ``com`` ``(n, 3)`` in m and ``quat`` ``(n, 4)`` of the inertial frame in the body's,
+    ``mass`` ``(n,)`` in kg, ``com`` ``(n, 3)`` in m and ``quat`` ``(n, 4)`` of the inertial frame in the body frame,
     principal ``inertia`` ``(n, 3)`` in kg·m² about the centre of mass.
     """
 
@@ -174,10 +174,10 @@ class BodyInertia:
 
 
 def deformed(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -> BodyInertia:
-    """Bodies ``(n,)`` that a nominal one (n = 1) becomes.
+    """Return the inertial properties of n deformed copies of a nominal body.
 
     Args:
-        nominal: the body.
+        nominal: the nominal body, with n = 1.
         alpha: half the logarithm of the factor on the mass, ``(n,)``.
         stretch: the matrices A, ``(n, 3, 3)``.
         shift: the vectors t in m, ``(n, 3)``.
@@ -197,9 +197,9 @@ def deformed(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -
 
 
 def _principal(spread: Array, nominal: Array) -> tuple[Array, Array]:
-    """Second moments ``(n, 3)`` and axes ``(n, 3, 3)`` of covariances, in the order of size of the nominal ones.
+    """Return second moments ``(n, 3)`` and axes ``(n, 3, 3)`` of covariances, sorted by size as the nominal ones.
 
-    Columns are turned to the side of the nominal axes, and form a right-handed frame.
+    The axes are columns. Each points to the side of its nominal axis, and they form a right-handed frame.
     """
     sizes, axes = np.linalg.eigh(spread)
     order = np.argsort(np.argsort(nominal, kind="stable"), kind="stable")
@@ -213,7 +213,7 @@ def _principal(spread: Array, nominal: Array) -> tuple[Array, Array]:
 
 
 def body_inertial(model: mujoco.MjModel, name: str) -> BodyInertia:
-    """A body as the model has it."""
+    """Return the inertial properties of a body in the compiled model, with n = 1."""
     body = model.body(name).id
     return BodyInertia(
         mass=model.body_mass[[body]],
@@ -224,7 +224,7 @@ def body_inertial(model: mujoco.MjModel, name: str) -> BodyInertia:
 
 
 def _deform(target: WriteTarget) -> BodyInertia:
-    """Put the inertial fields of a thing's body."""
+    """Write the inertial fields of an object's body, and return them."""
     body = target.model.body(target.name).id
     alpha = target.value(f"{_STEM}/alpha")
     stretch = np.zeros((len(alpha), 3, 3))
@@ -242,7 +242,7 @@ def _deform(target: WriteTarget) -> BodyInertia:
 
 
 def object_log_cholesky(target: WriteTarget) -> None:
-    """The inertial fields of a free object."""
+    """Compute the inertial fields of a free object."""
     _deform(target)
 
 
@@ -255,7 +255,7 @@ def link_log_cholesky(target: WriteTarget) -> None:
 
 
 def _no_deformation(model: mujoco.MjModel, name: str) -> str:
-    """Why a body cannot be deformed, or nothing: a body without extent has no second moments to stretch."""
+    """Return why a body cannot be deformed, or "": it needs second moments above zero along every axis."""
     if reason := no_com(model, name):
         return reason
     moments = second_moments(body_inertial(model, name).inertia[0])
@@ -263,7 +263,7 @@ def _no_deformation(model: mujoco.MjModel, name: str) -> str:
 
 
 def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> Iterator[Quantity]:
-    """The ten quantities of one body, which one function computes together."""
+    """Yield the ten quantities of one body, which the function ``compute`` writes together."""
 
     def quantity(name: str, unit: str, most: float, meaning: str) -> Quantity:
         lacks: Callable[[mujoco.MjModel, str], str] = _no_deformation
@@ -283,7 +283,7 @@ def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> I
             fit=FitDeclaration(prior=Prior(spread=0.02 if unit == "m" else 0.3)),
         )
 
-    yield quantity("alpha", "1", _MOST_STRETCH, "half the logarithm of the factor on the mass; lengths stay")
+    yield quantity("alpha", "1", _MOST_STRETCH, "half the logarithm of the factor on the mass; lengths do not change")
     for number, name in enumerate(_STRETCHES):
         axis = ("first", "second", "third")[number]
         yield quantity(
@@ -291,7 +291,7 @@ def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> I
         )
     for name in _SHEARS:
         yield quantity(
-            name, "1", 10.0, f"shear: mass moves along principal axis {name[1]} by this times its place along {name[2]}"
+            name, "1", 10.0, f"shear: mass moves along principal axis {name[1]} by this factor times axis {name[2]}"
         )
     for number, name in enumerate(_SHIFTS):
         axis = ("first", "second", "third")[number]

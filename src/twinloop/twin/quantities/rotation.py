@@ -1,4 +1,4 @@
-"""Quaternions (wxyz) of many worlds at once; a turn of nothing leaves every bit as it was."""
+"""Compute with quaternions (wxyz) of many worlds at once; a rotation by zero changes no bit."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from numpy.typing import ArrayLike, NDArray
 
 
 def quat_from_rotation_vector(vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Unit quaternions ``(n, 4)`` of turns by ``|vector|`` rad about ``vector``, ``(n, 3)``."""
+    """Return unit quaternions ``(n, 4)`` of rotations by ``|vector|`` rad about ``vector`` ``(n, 3)``."""
     angle = np.sqrt((vector**2).sum(axis=-1, keepdims=True))
     axis = np.divide(vector, angle, out=np.zeros_like(vector), where=angle > 0)
     return np.concatenate([np.cos(angle / 2), np.sin(angle / 2) * axis], axis=-1)
 
 
 def quat_multiply(left: Any, right: Any) -> Any:
-    """Products ``left ⊗ right``, ``(n, 4)``, of any array library: first the right turn, then the left."""
+    """Return ``left ⊗ right`` ``(n, 4)``, for arrays of any library: the right rotation is applied first."""
     a, b, c, d = (left[..., i] for i in range(4))
     e, f, g, h = (right[..., i] for i in range(4))
     return array_namespace(left, right).stack(
@@ -32,7 +32,7 @@ def quat_multiply(left: Any, right: Any) -> Any:
 
 
 def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Vectors ``(n, 3)`` turned by quaternions ``(n, 4)`` or one of them."""
+    """Return vectors ``(n, 3)`` rotated by quaternions ``(n, 4)`` or ``(4,)``."""
     quaternion = np.asarray(quaternion, dtype=np.float64)
     scalar, axis = quaternion[..., :1], np.broadcast_to(quaternion[..., 1:], vector.shape)
     half = 2.0 * np.cross(axis, vector)
@@ -40,6 +40,6 @@ def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.flo
 
 
 def matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The rotation matrices ``(…, 3, 3)`` of quaternions ``(…, 4)``; their columns are the turned axes."""
+    """Return rotation matrices ``(…, 3, 3)`` of quaternions ``(…, 4)``; their columns are the rotated axes."""
     axes = np.broadcast_to(np.eye(3), (*quaternion.shape[:-1], 3, 3))
     return rotate(quaternion[..., None, :], axes).swapaxes(-1, -2)

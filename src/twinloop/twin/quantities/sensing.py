@@ -1,8 +1,8 @@
-"""Quantities of sensing devices: cameras, depth cameras, lidars, inertial units, force sensors, servo feedback.
+"""Declare the quantities of cameras, depth cameras, lidars, inertial units, force sensors and servo feedback.
 
-Lens, shutter and clock are in `camera_optics`. The defaults are those of ideal sensors, which report true values at
-every frame. The ideal camera fills its wells with linear light of 1 in an instant, adds no noise, and encodes the
-image as sRGB.
+The defaults are those of ideal sensors, which report true values at every frame. In the ideal camera linear light of 1
+fills the pixels' wells in an instant, no noise is added, and the image is encoded as sRGB. Lens, shutter and clock of
+cameras are in `CAMERA_OPTICS`.
 
 The sensors of a twin are written into its model as texts ``sensor/<kind>/<name>`` (`twin.devices`), so the model
 alone determines its parameters. The numbers of devices are in ``twin/devices/*.yaml``.
@@ -37,20 +37,20 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
         0.0,
         1e4,
         0.0,
-        "pictures per second, on a clock of their own; 0: one when asked for",
+        "images per second, by the camera's own clock; 0: one at every request",
     ),
-    _chain("frame_phase", "1", 0.0, 1.0, 0.0, "part of their period after which pictures begin"),
-    _late("latency", "s", 0.0, 1.0, 0.0, "age of a picture, from the middle of its exposure to its delivery"),
-    _late("latency_jitter", "s", 0.0, 1.0, 0.0, "largest extra age of a picture, uniform from none to this"),
-    _late("drop_rate", "1", 0.0, 1.0, 0.0, "probability that a picture never arrives, and the one before stands"),
-    _camera("duplicate_rate", "1", 0.0, 1.0, 0.0, "probability that the picture before arrives again in its place"),
+    _chain("frame_phase", "1", 0.0, 1.0, 0.0, "phase of the first image, as a fraction of the image period"),
+    _late("latency", "s", 0.0, 1.0, 0.0, "age of an image, from the middle of its exposure to its delivery"),
+    _late("latency_jitter", "s", 0.0, 1.0, 0.0, "largest extra age of an image; uniform from 0 to this"),
+    _late("drop_rate", "1", 0.0, 1.0, 0.0, "probability that an image is lost and the previous one is kept"),
+    _camera("duplicate_rate", "1", 0.0, 1.0, 0.0, "probability that the previous image is delivered again instead"),
     _chain(
         "readout",
         "s",
         0.0,
         1.0,
         0.0,
-        "time from the beginning of the first row's exposure to that of the last",
+        "time between the starts of exposure of the first and the last row",
     ),
     _distortion("lens_k1", _RADIAL.format("of r² (pinhole) or θ² (fisheye)")),
     _distortion("lens_k2", _RADIAL.format("of r⁴ or θ⁴")),
@@ -58,73 +58,73 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
     _distortion("lens_k4", _RADIAL.format("of r² in the denominator (pinhole), or of θ⁸ (fisheye)")),
     _distortion("lens_k5", _RADIAL.format("of r⁴ in the denominator (pinhole)")),
     _distortion("lens_k6", _RADIAL.format("of r⁶ in the denominator (pinhole)")),
-    _distortion("lens_p1", "tangential distortion of OpenCV's pinhole model, mostly downwards"),
-    _distortion("lens_p2", "tangential distortion of OpenCV's pinhole model, mostly to the right"),
-    _chain("chromatic_red", "1", 0.9, 1.1, 1.0, "size of the red picture over the green one's"),
-    _chain("chromatic_blue", "1", 0.9, 1.1, 1.0, "size of the blue picture over the green one's"),
-    _chain("blur", "px", 0.0, 64.0, 0.0, "standard deviation of the spot that the lens makes of a point"),
+    _distortion("lens_p1", "tangential distortion p1 of OpenCV's pinhole model, mostly downwards"),
+    _distortion("lens_p2", "tangential distortion p2 of OpenCV's pinhole model, mostly to the right"),
+    _chain("chromatic_red", "1", 0.9, 1.1, 1.0, "size of the red image relative to the green one"),
+    _chain("chromatic_blue", "1", 0.9, 1.1, 1.0, "size of the blue image relative to the green one"),
+    _chain("blur", "px", 0.0, 64.0, 0.0, "standard deviation of the lens's image of a point"),
 )
 
 
 def _exposure() -> Iterator[Quantity]:
-    """How much of the light is gathered, and how much that is made of it."""
+    """Yield the quantities of exposure and gain."""
     yield _chain(
         "exposure_time",
         "s",
         0.0,
         1.0,
         0.0,
-        "how long a pixel gathers light; where exposure is automatic, at longest; 0: an instant that fills the well",
+        "exposure time, the longest one with automatic exposure; 0: an instant in which white fills the well",
     )
-    yield _chain("gain", "1", 1.0, 256.0, 1.0, "analog gain, where exposure is not automatic; 1: a full well is white")
-    yield _chain("exposure_compensation", "EV", -8.0, 8.0, 0.0, "stops by which pictures are exposed more than usual")
-    yield _chain("electron_rate", "e⁻/s", 1.0, 1e12, 1e6, "electrons that light of 1 frees in a pixel behind green")
-    yield _camera("full_well", "e⁻", 10.0, 1e7, 1e4, "electrons that a pixel holds")
-    yield _chain("exposure_target", "1", 0.01, 0.9, 0.18, "mean of the picture's linear values sought automatically")
-    yield _chain("exposure_highlight", "1", 0.0, 0.99, 0.0, "least mean of the brightest 2 % sought alike; 0: none")
-    yield _chain("exposure_lag", "s", 0.0, 60.0, 0.0, "time constant with which automatic exposure follows the light")
-    yield _chain("exposure_time_min", "s", 1e-6, 1.0, 1e-6, "shortest exposure chosen automatically")
-    yield _camera("gain_max", "1", 1.0, 256.0, 16.0, "largest gain chosen automatically")
+    yield _chain("gain", "1", 1.0, 256.0, 1.0, "analog gain without automatic exposure; 1: a full well is white")
+    yield _chain("exposure_compensation", "EV", -8.0, 8.0, 0.0, "exposure compensation in stops; positive is brighter")
+    yield _chain("electron_rate", "e⁻/s", 1.0, 1e12, 1e6, "electron rate of a green pixel in linear light of 1")
+    yield _camera("full_well", "e⁻", 10.0, 1e7, 1e4, "largest number of electrons of a pixel")
+    yield _chain("exposure_target", "1", 0.01, 0.9, 0.18, "mean linear value at which automatic exposure aims")
+    yield _chain("exposure_highlight", "1", 0.0, 0.99, 0.0, "its least mean of the brightest 2 %; 0: none")
+    yield _chain("exposure_lag", "s", 0.0, 60.0, 0.0, "time constant of automatic exposure")
+    yield _chain("exposure_time_min", "s", 1e-6, 1.0, 1e-6, "shortest exposure time of automatic exposure")
+    yield _camera("gain_max", "1", 1.0, 256.0, 16.0, "largest gain of automatic exposure")
 
 
 def _optics() -> Iterator[Quantity]:
-    """What happens to light on its way that depends on no geometry."""
-    yield _chain("vignetting", "1", 0.0, 0.99, 0.0, "part of the light that a corner loses, falling off as cos⁴")
-    yield _camera("veiling_glare", "1", 0.0, 0.9, 0.0, "part of the light that the lens scatters widely")
-    yield _camera("glare_width", "1", 0.01, 10.0, 0.3, "standard deviation of that scattering, in picture heights")
-    yield _camera("ghost", "1", 0.0, 0.5, 0.0, "part of the light that returns mirrored at the picture's middle")
-    yield _camera("dust_count", "1", 0.0, 500.0, 0.0, "specks of dust to expect on a picture")
-    yield _camera("dust_radius", "1", 1e-3, 0.5, 0.01, "median radius of a speck's shadow, in picture heights")
-    yield _camera("dust_depth", "1", 0.0, 1.0, 0.3, "largest part of the light that a speck takes")
+    """Yield the quantities of vignetting, scattered light, ghost images and dust."""
+    yield _chain("vignetting", "1", 0.0, 0.99, 0.0, "fraction of light lost in the corners; falls off as cos⁴")
+    yield _camera("veiling_glare", "1", 0.0, 0.9, 0.0, "fraction of light that the lens scatters over the image")
+    yield _camera("glare_width", "1", 0.01, 10.0, 0.3, "standard deviation of that scattering, in image heights")
+    yield _camera("ghost", "1", 0.0, 0.5, 0.0, "fraction of light in the ghost image, mirrored at the image centre")
+    yield _camera("dust_count", "1", 0.0, 500.0, 0.0, "expected number of dust specks in an image")
+    yield _camera("dust_radius", "1", 1e-3, 0.5, 0.01, "median radius of a speck's shadow, in image heights")
+    yield _camera("dust_depth", "1", 0.0, 1.0, 0.3, "largest fraction of light that a speck absorbs")
 
 
 def _noise() -> Iterator[Quantity]:
-    """Yield the quantities of noise, which differs between images and pixels."""
-    yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all that changes by chance from picture to picture")
-    yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of reading a pixel, before the gain")
-    yield _camera("adc_noise", "e⁻", 0.0, 1e3, 0.0, "the same after the gain, divided by it")
-    yield _camera("row_noise", "e⁻", 0.0, 1e3, 0.0, "the same, common to the pixels of a row")
-    yield _camera("dark_current", "e⁻/s", 0.0, 1e6, 0.0, "electrons that a pixel gathers without light")
-    yield _camera("prnu", "1", 0.0, 0.3, 0.0, "standard deviation of a pixel's response, fixed (EMVA 1288)")
-    yield _camera("dsnu", "e⁻", 0.0, 1e3, 0.0, "standard deviation of a pixel's dark signal, fixed (EMVA 1288)")
-    yield _camera("column_noise", "e⁻", 0.0, 1e3, 0.0, "the same, common to the pixels of a column, fixed")
+    """Yield the quantities of noise, temporal and fixed per pixel."""
+    yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all noise that changes from image to image")
+    yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of the read noise of a pixel, before gain")
+    yield _camera("adc_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of noise after the gain, divided by the gain")
+    yield _camera("row_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of noise common to a row of pixels")
+    yield _camera("dark_current", "e⁻/s", 0.0, 1e6, 0.0, "electron rate of a pixel without light")
+    yield _camera("prnu", "1", 0.0, 0.3, 0.0, "fixed deviation of the pixels' response (EMVA 1288)")
+    yield _camera("dsnu", "e⁻", 0.0, 1e3, 0.0, "fixed deviation of the pixels' dark signal (EMVA 1288)")
+    yield _camera("column_noise", "e⁻", 0.0, 1e3, 0.0, "fixed deviation common to a column of pixels")
 
 
 def _colour() -> Iterator[Quantity]:
-    """How electrons behind filters become colours, and colours display values."""
-    yield _camera("red_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind red, against green")
-    yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "electrons that white light frees behind blue, against green")
-    yield _chain("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, against green")
-    yield _chain("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white after white balance, against green")
-    yield _chain("white_balance_drift", "1", 0.0, 0.5, 0.0, "standard deviation of the logarithms of both in time")
-    yield _chain("white_balance_time", "s", 0.01, 1e4, 10.0, "time over which that drift forgets itself")
-    yield _chain("saturation", "1", 0.0, 4.0, 1.0, "distance of colours from grey, against true ones")
-    yield _camera("brightness", "1", -0.5, 0.5, 0.0, "added to display values")
-    yield _chain("contrast", "1", 0.2, 5.0, 1.0, "steepness of display values in their middle")
+    """Yield the quantities of colour response, white balance, display values and compression."""
+    yield _camera("red_response", "1", 0.05, 5.0, 1.0, "red pixels' response to white light, relative to green")
+    yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "blue pixels' response to white light, relative to green")
+    yield _chain("white_balance_red", "1", 0.2, 5.0, 1.0, "red of white after white balance, relative to green")
+    yield _chain("white_balance_blue", "1", 0.2, 5.0, 1.0, "blue of white after white balance, relative to green")
+    yield _chain("white_balance_drift", "1", 0.0, 0.5, 0.0, "standard deviation in time of the logarithms of both")
+    yield _chain("white_balance_time", "s", 0.01, 1e4, 10.0, "correlation time of that drift")
+    yield _chain("saturation", "1", 0.0, 4.0, 1.0, "colour saturation; 1: true colours, 0: grey")
+    yield _camera("brightness", "1", -0.5, 0.5, 0.0, "offset added to display values")
+    yield _chain("contrast", "1", 0.2, 5.0, 1.0, "slope of display values at mid-grey")
     yield _camera("gamma", "1", 0.2, 5.0, 1.0, "exponent of display values; above 1 is darker")
-    yield _camera("sharpness", "1", 0.0, 5.0, 0.0, "how much edges are enhanced")
-    yield _camera("jpeg_quality", "1", 1.0, 100.0, 85.0, "quality of JPEG pictures by the IJG's scale, where they are")
-    yield _camera("video_crf", "1", 0.0, 51.0, 23.0, "constant rate factor of H.264 pictures, where they are")
+    yield _camera("sharpness", "1", 0.0, 5.0, 0.0, "strength of edge enhancement")
+    yield _camera("jpeg_quality", "1", 1.0, 100.0, 85.0, "IJG quality of JPEG compression, if the camera has it")
+    yield _camera("video_crf", "1", 0.0, 51.0, 23.0, "constant rate factor of H.264, if the camera has it")
 
 
 CAMERA_SENSORS: tuple[Quantity, ...] = (*_exposure(), *_optics(), *_noise(), *_colour())
@@ -134,40 +134,40 @@ _RIGHT = math.pi / 2
 
 
 def _triangulated() -> Iterator[Quantity]:
-    """What cameras have that compare two views."""
-    yield reported("depth", "disparity_noise", "px", 0.0, 10.0, 0.0, "standard deviation of a disparity")
-    yield reported("depth", "disparity_bias", "px", -10.0, 10.0, 0.0, "error of every disparity, as of a bent rig")
+    """Yield the quantities of depth cameras that triangulate: stereo and structured light."""
+    yield reported("depth", "disparity_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the disparity")
+    yield reported("depth", "disparity_bias", "px", -10.0, 10.0, 0.0, "constant error from the pair's calibration")
 
 
 def _timed() -> Iterator[Quantity]:
-    """What cameras have that time their light."""
-    yield reported("depth", "range_bias", "m", -1.0, 1.0, 0.0, "error of every distance along a pixel's ray")
-    yield reported("depth", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of a distance up to 0.5 m")
-    yield reported("depth", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of that with distance beyond 0.5 m")
+    """Yield the quantities of time-of-flight depth cameras."""
+    yield reported("depth", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances along a pixel's ray")
+    yield reported("depth", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances up to 0.5 m")
+    yield reported("depth", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m beyond 0.5 m")
     yield reported("depth", "wiggle_amplitude", "m", 0.0, 0.5, 0.0, "systematic error that oscillates with distance")
-    yield reported("depth", "amplitude_limit", "1/m²", 0.0, 1e6, 0.0, "weakest light that is measured; 1: white at 1 m")
+    yield reported("depth", "amplitude_limit", "1/m²", 0.0, 1e6, 0.0, "weakest measurable signal; 1: white at 1 m")
 
 
 def _seen() -> Iterator[Quantity]:
-    """What every depth camera has."""
-    yield reported("depth", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of every distance")
-    yield reported("depth", "edge_noise", "px", 0.0, 10.0, 0.0, "standard deviation of how far aside a pixel looks")
-    yield reported("depth", "grazing_limit", "rad", 0.1, _RIGHT, _RIGHT, "incidence beyond which all is lost")
-    yield reported("depth", "grazing_dropout", "1", 0.0, 1.0, 0.0, "part of the pixels lost near that incidence")
+    """Yield the quantities that every depth camera has."""
+    yield reported("depth", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
+    yield reported("depth", "edge_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the line of sight")
+    yield reported("depth", "grazing_limit", "rad", 0.1, _RIGHT, _RIGHT, "incidence angle beyond which pixels are lost")
+    yield reported("depth", "grazing_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost near that angle")
     yield reported("depth", "dark_limit", "1", 0.0, 1.0, 0.0, "brightness below which pixels begin to be lost")
-    yield reported("depth", "specular_dropout", "1", 0.0, 1.0, 0.0, "part of the pixels lost on a perfect mirror")
+    yield reported("depth", "specular_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost on a perfect mirror")
 
 
 def _scanned() -> Iterator[Quantity]:
-    """What lidars have."""
-    yield reported("lidar", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of every distance")
-    yield reported("lidar", "range_bias", "m", -1.0, 1.0, 0.0, "error of every distance")
-    yield reported("lidar", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of a distance met head-on")
-    yield reported("lidar", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of that with distance")
-    yield reported("lidar", "incidence_noise", "1", 0.0, 100.0, 0.0, "relative growth of that with 1/cos of incidence")
-    yield reported("lidar", "angle_noise", "rad", 0.0, 0.1, 0.0, "standard deviation of azimuth and of elevation")
-    yield reported("lidar", "divergence", "rad", 0.0, 0.1, 0.0, "full width of a beam, at 1/e² of its middle")
-    yield reported("lidar", "drop_threshold", "1/m²", 0.0, 1e6, 0.0, "weakest return that is noticed; 1: white at 1 m")
+    """Yield the quantities of lidars."""
+    yield reported("lidar", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
+    yield reported("lidar", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances")
+    yield reported("lidar", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances at normal incidence")
+    yield reported("lidar", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m of distance")
+    yield reported("lidar", "incidence_noise", "1", 0.0, 100.0, 0.0, "growth of range_noise with 1/cos of incidence")
+    yield reported("lidar", "angle_noise", "rad", 0.0, 0.1, 0.0, "standard deviation of azimuth and elevation")
+    yield reported("lidar", "divergence", "rad", 0.0, 0.1, 0.0, "full beam width, at 1/e² of the central intensity")
+    yield reported("lidar", "drop_threshold", "1/m²", 0.0, 1e6, 0.0, "weakest detectable return; 1: white at 1 m")
     yield reported(
         "lidar",
         "drop_rate",
@@ -175,7 +175,7 @@ def _scanned() -> Iterator[Quantity]:
         0.0,
         1.0,
         0.0,
-        "part of all returns that is lost whatever they are",
+        "fraction of all returns that is lost, independent of strength",
         term="camera delay",
         neutral=0.0,
     )
@@ -190,8 +190,8 @@ _AXES = ("x", "y", "z")
 
 def _sampling(device: Reporting) -> Iterator[Quantity]:
     """Yield the quantities of sampling: times, filter, delay."""
-    yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, on a clock of their own; 0: one per frame")
-    yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "part of their period after which samples begin")
+    yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, by its own clock; 0: one per frame")
+    yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "phase of the first sample, as a fraction of the sample period")
     late = FitDeclaration(first=True, scanned=True, excitation=ONSETS)
     yield reported(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered", fit=late)
     yield reported(
@@ -240,14 +240,14 @@ def _imu() -> Iterator[Quantity]:
                 -100.0,
                 100.0,
                 0.0,
-                f"{what} reported along {axis} where there is none",
+                f"bias of the {what} along {axis}",
             )
         for axis in _AXES:
             yield reported(
                 "imu", f"{triad}_scale_error_{axis}", "1", -0.5, 0.5, 0.0, f"relative error of the {what} along {axis}"
             )
         for reads, felt in (pair for pair in ("xy", "xz", "yx", "yz", "zx", "zy")):
-            meaning = f"part of the {what} along {felt} that {reads} reads"
+            meaning = f"fraction of the {what} along {felt} that axis {reads} measures"
             yield reported("imu", f"{triad}_misalignment_{reads}{felt}", "1", -0.5, 0.5, 0.0, meaning)
         if triad == "gyro":
             for axis in _AXES:
@@ -258,10 +258,10 @@ def _imu() -> Iterator[Quantity]:
                     -1.0,
                     1.0,
                     0.0,
-                    f"angular rate reported along {axis} per specific force there",
+                    f"angular rate reported along {axis} per specific force along {axis}",
                 )
         yield reported("imu", f"{triad}_range", unit, 0.0, most, 0.0, f"largest {what} reported; 0: no limit")
-        yield reported("imu", f"{triad}_step", unit, 0.0, 10.0, 0.0, f"size of one count of the {what}; 0: not counted")
+        yield reported("imu", f"{triad}_step", unit, 0.0, 10.0, 0.0, f"quantization step of the {what}; 0: none")
 
 
 def _force_torque() -> Iterator[Quantity]:
@@ -280,20 +280,18 @@ def _force_torque() -> Iterator[Quantity]:
             )
     for kind, unit, most in parts:
         for axis in _AXES:
-            meaning = f"{kind} reported along {axis} without load: what taring left"
+            meaning = f"{kind} reported along {axis} without load, after taring"
             yield reported("force_torque", f"{kind}_bias_{axis}", unit, -most, most, 0.0, meaning)
     for kind, unit, most in parts:
         for axis in _AXES:
-            meaning = f"largest {kind} reported along {axis}, to which hysteresis and cross-talk refer; 0: no limit"
+            meaning = f"largest {kind} reported along {axis}, reference for hysteresis, crosstalk; 0: no limit"
             yield reported("force_torque", f"{kind}_range_{axis}", unit, 0.0, most, 0.0, meaning)
     for kind, unit, most in parts:
         yield reported(
-            "force_torque", f"{kind}_walk", f"{unit}/√s", 0.0, most, 0.0, f"random walk of the {kind}s' zero"
+            "force_torque", f"{kind}_walk", f"{unit}/√s", 0.0, most, 0.0, f"random walk of the {kind}s' zero point"
         )
         yield reported("force_torque", f"{kind}_scale_error", "1", -0.5, 0.5, 0.0, f"relative error of all {kind}s")
-        yield reported(
-            "force_torque", f"{kind}_step", unit, 0.0, most, 0.0, f"size of one count of a {kind}; 0: not counted"
-        )
+        yield reported("force_torque", f"{kind}_step", unit, 0.0, most, 0.0, f"quantization step of a {kind}; 0: none")
     yield reported(
         "force_torque",
         "crosstalk",
@@ -301,30 +299,28 @@ def _force_torque() -> Iterator[Quantity]:
         0.0,
         0.5,
         0.0,
-        "largest part that a component reads of another, both in parts of their ranges; drawn per pair and episode",
+        "largest reading of a component due to another, both relative to their ranges; drawn per pair and episode",
     )
     yield reported(
-        "force_torque", "hysteresis", "1", 0.0, 0.5, 0.0, "width of the loop between loading and unloading, in ranges"
+        "force_torque", "hysteresis", "1", 0.0, 0.5, 0.0, "width of the load-unload loop, relative to the range"
     )
 
 
 def _servo() -> Iterator[Quantity]:
     yield from _sampling("servo")
     yield reported("servo", "velocity_noise", "rad/s", 0.0, 100.0, 0.0, "standard deviation of a speed reading")
-    yield reported("servo", "velocity_ripple", "1", 0.0, 1.0, 0.0, "part of the speed that the tachometer ripples by")
-    yield reported("servo", "velocity_ripple_order", "1", 0.0, 1e5, 1.0, "ripples of the tachometer in a turn")
-    yield reported("servo", "velocity_step", "rad/s", 0.0, 10.0, 0.0, "size of one count of the speed; 0: not counted")
+    yield reported("servo", "velocity_ripple", "1", 0.0, 1.0, 0.0, "tachometer ripple relative to the speed")
+    yield reported("servo", "velocity_ripple_order", "1", 0.0, 1e5, 1.0, "tachometer ripples per turn")
+    yield reported("servo", "velocity_step", "rad/s", 0.0, 10.0, 0.0, "quantization step of the speed; 0: none")
     yield reported("servo", "current_noise", "A", 0.0, 1e2, 0.0, "standard deviation of a current reading")
-    yield reported("servo", "current_bias", "A", -10.0, 10.0, 0.0, "current reported where there is none")
+    yield reported("servo", "current_bias", "A", -10.0, 10.0, 0.0, "current reported when none flows")
     yield reported("servo", "current_scale_error", "1", -0.5, 0.5, 0.0, "relative error of the current")
     yield reported("servo", "current_range", "A", 0.0, 1e3, 0.0, "largest current reported; 0: no limit")
-    yield reported("servo", "current_step", "A", 0.0, 10.0, 0.0, "size of one count of the current; 0: not counted")
-    yield reported("servo", "load_step", "1", 0.0, 1.0, 0.0, "size of one count of the duty; 0: not counted")
-    yield reported("servo", "voltage_step", "V", 0.0, 10.0, 0.0, "size of one count of the supply; 0: not counted")
-    yield reported(
-        "servo", "temperature_step", "K", 0.0, 10.0, 0.0, "size of one count of the temperature; 0: not counted"
-    )
-    yield reported("servo", "room_temperature", "°C", -40.0, 80.0, 20.0, "temperature of a servo that did nothing")
+    yield reported("servo", "current_step", "A", 0.0, 10.0, 0.0, "quantization step of the current; 0: none")
+    yield reported("servo", "load_step", "1", 0.0, 1.0, 0.0, "quantization step of the duty; 0: none")
+    yield reported("servo", "voltage_step", "V", 0.0, 10.0, 0.0, "quantization step of the supply; 0: none")
+    yield reported("servo", "temperature_step", "K", 0.0, 10.0, 0.0, "quantization step of the temperature; 0: none")
+    yield reported("servo", "room_temperature", "°C", -40.0, 80.0, 20.0, "temperature of an unused servo")
 
 
 INERTIAL: tuple[Quantity, ...] = (*_imu(), *_force_torque(), *_servo())
@@ -336,7 +332,7 @@ SENSING: tuple[Quantity, ...] = (*CAMERA_SENSORS, *CAMERA_OPTICS, *RANGING, *INE
 
 
 def sensor_members(model: mujoco.MjModel, device: str) -> list[str]:
-    """Names of a model's sensors of one kind of device."""
+    """Return the names of a model's sensors of one kind of device."""
     prefix = SENSOR_TEXT.format(device, "")
     names = (mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_TEXT, i) or "" for i in range(model.ntext))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

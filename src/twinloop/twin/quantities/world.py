@@ -1,8 +1,8 @@
-"""Quantities of the world: gravity, wind, air, pushes, poses of fixed bodies, and numbers of objects in a group.
+"""Declare the quantities of the world: gravity, wind, air, pushes, poses of fixed bodies, and object counts.
 
 The content of a scene is written into the model as texts ``scene/count/<group>`` and ``scene/shape/<body>`` when it
-is built (`twin.scene_build`), so the model alone determines its parameters. Both are integers: a value is rounded
-down, and the upper bound means the number below it, so a uniform draw over the bounds gives every number the same
+is built (`twin.scene_build`), so the model alone determines its parameters. Counts and shapes are integers: values are
+rounded down, and the upper bound is exclusive, so a uniform draw over the bounds gives every integer the same
 probability.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, WriteTarget, assign
 from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
 
-_TILT = "turn of gravity's direction about the world's {axis} axis, about x first: {effect}"
+_TILT = "rotation of gravity about the world's {axis} axis, x before y: {effect}"
 
 
 def _strength(model: mujoco.MjModel, _name: str) -> float:
@@ -26,7 +26,7 @@ def _strength(model: mujoco.MjModel, _name: str) -> float:
 
 
 def gravity(target: WriteTarget) -> None:
-    """The model's gravity, scaled and turned about x, then about y; straight down where the model has none."""
+    """Scale the model's gravity, and rotate it about x, then y; without gravity the direction is −z."""
     own = target.model.opt.gravity
     strength = _strength(target.model, target.name)
     direction = own if strength > 0 else np.array([0.0, 0.0, -1.0])
@@ -72,8 +72,8 @@ def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
 
 WORLD: tuple[Quantity, ...] = (
     _gravity("magnitude", "m/s²", 0.0, 100.0, "strength of gravity"),
-    _gravity("tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="things fall towards +y"), 0.0),
-    _gravity("tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="things fall towards −x"), 0.0),
+    _gravity("tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="> 0 makes objects fall to +y"), 0.0),
+    _gravity("tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="> 0 makes objects fall to −x"), 0.0),
     *(
         Quantity(
             family="world",
@@ -83,8 +83,7 @@ WORLD: tuple[Quantity, ...] = (
             low=-100.0,
             high=100.0,
             slots=assign("opt.wind", column),
-            meaning=f"velocity of the air along the world's {axis}; acts where the air has density or viscosity. "
-            "Of scope step: gusts",
+            meaning=f"velocity of the air along the world's {axis}; needs air density or viscosity. Scope step: gusts",
             cause="air",
             term="air",
             neutral=0.0,
@@ -112,14 +111,14 @@ def _push(quantity: str, unit: str, low: float, high: float, default: float, mea
     )
 
 
-# A force at the body's centre of mass, constant in the world's frame while it lasts; see `simulate.disturbance`.
+# A force at the body's centre of mass, constant in the world's frame during the push; see `simulate.disturbance`.
 PUSHES: tuple[Quantity, ...] = (
     _push("force", "N", 0.0, 1e4, 0.0, "strength of a push at the body's centre of mass"),
-    _push("azimuth", "rad", -math.pi, math.pi, 0.0, "its direction: angle from the world's x towards y"),
-    _push("elevation", "rad", -math.pi / 2, math.pi / 2, 0.0, "its direction: angle above the horizontal"),
-    _push("time", "s", 0.0, 1e4, 0.0, "when it first begins"),
-    _push("duration", "s", 0.0, 1e4, 0.1, "how long it lasts"),
-    _push("period", "s", 0.0, 1e4, 0.0, "time from the beginning of one push to that of the next; 0: there is one"),
+    _push("azimuth", "rad", -math.pi, math.pi, 0.0, "direction of the push: angle from the world's x towards y"),
+    _push("elevation", "rad", -math.pi / 2, math.pi / 2, 0.0, "direction of the push: angle above the horizontal"),
+    _push("time", "s", 0.0, 1e4, 0.0, "start of the first push, after the start of the episode"),
+    _push("duration", "s", 0.0, 1e4, 0.1, "duration of a push"),
+    _push("period", "s", 0.0, 1e4, 0.0, "time between the starts of two pushes; 0: a single push"),
 )
 
 
@@ -132,12 +131,12 @@ def _place(target: WriteTarget, position: str, quaternion: str) -> None:
 
 
 def place_geom(target: WriteTarget) -> None:
-    """A shape moved and turned about its own centre, along the axes of the body it belongs to."""
+    """Compute a geom's pose, moved and rotated about its own centre, along the axes of its body."""
     _place(target, "geom_pos", "geom_quat")
 
 
 def place_body(target: WriteTarget) -> None:
-    """Compute the pose of a fixed body, moved and turned about its origin, along the axes of its parent."""
+    """Compute a fixed body's pose, moved and rotated about its origin, along the axes of its parent."""
     _place(target, "body_pos", "body_quat")
 
 
@@ -153,7 +152,7 @@ def _offsets(
 ) -> Iterator[Quantity]:
     for kind, unit, reach, writes, meaning in (
         ("position", "m", 10.0, fields[:1], "shift along {axis} of {frame}"),
-        ("rotation", "rad", math.pi, fields[1:], "turn about {axis} of {frame}, its {middle} staying"),
+        ("rotation", "rad", math.pi, fields[1:], "rotation about {axis} of {frame}, with its {middle} fixed"),
     ):
         for axis in "xyz":
             yield Quantity(
@@ -184,7 +183,7 @@ PLACEMENT: tuple[Quantity, ...] = (
         term="table",
         words={"position/z": "table_height_offset", "rotation/x": "table_tilt", "rotation/y": "table_tilt"},
     ),
-    *_offsets("body", place_body, ("body_pos", "body_quat"), "what it stands on", "origin"),
+    *_offsets("body", place_body, ("body_pos", "body_quat"), "its parent body", "origin"),
 )
 
 
@@ -198,7 +197,7 @@ SCENE: tuple[Quantity, ...] = (
         default=0.0,
         stage="scene",
         choice=True,
-        meaning="how many things of a group there are; its whole part counts",
+        meaning="number of objects of a group; rounded down",
         cause="scene",
     ),
     Quantity(
@@ -210,14 +209,14 @@ SCENE: tuple[Quantity, ...] = (
         default=0.0,
         stage="scene",
         choice=True,
-        meaning="which of its shapes a thing has; its whole part counts",
+        meaning="index of the object's shape in its set; rounded down",
         cause="scene",
     ),
 )
 
 
 def scene_members(model: mujoco.MjModel, quantity: str) -> list[str]:
-    """Groups that have a count, or bodies that have a shape to choose."""
+    """Return the groups with a count, or the bodies with a choice of shapes, for the quantity ``quantity``."""
     prefix = f"scene/{quantity}/"
     names = (mujoco.mj_id2name(model, mujoco.mjtObj.mjOBJ_TEXT, i) or "" for i in range(model.ntext))
     return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]

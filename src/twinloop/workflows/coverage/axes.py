@@ -1,4 +1,4 @@
-"""Place both sides in the parameter space of the simulated episodes: axes, values, known real parameters."""
+"""Represent real and simulated episodes as points in the space of the randomized parameters."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class ParameterSpace:
 
 
 def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
-    """Return the source of the first generated folder of a side, or None and the reason."""
+    """Return the generation source of the first generated folder of a side, or None and the reason."""
     why = "no simulated episode is in a dataset folder"
     for folder in side.folders:
         reader = DatasetReader(folder)

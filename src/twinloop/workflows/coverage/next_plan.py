@@ -26,7 +26,7 @@ from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult, mea
 from twinloop.workflows.coverage.requests import PlanRequest
 from twinloop.workflows.coverage.words import FEW, box_words, failing_words, findings, hole_place, opening
 
-_WIDTH = 110  # of comments
+_WIDTH = 110  # characters per line of comments
 
 
 @dataclass(frozen=True, kw_only=True)

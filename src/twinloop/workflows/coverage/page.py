@@ -163,7 +163,7 @@ def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) ->
 
 def _parameters(page: ReportPage, measured: CoverageResult) -> None:
     space = measured.space
-    assert space is not None  # noqa: S101 - asked for only where there is one
+    assert space is not None  # noqa: S101 - called only if there is one
     page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
     rows = [
         [what, box_words(space.axes, box), box.cases, box.controls, box.p_value]
@@ -211,7 +211,7 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
 
 
 def _telling(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
-    """Return how much the two sides or the success rate differ along a parameter."""
+    """Return a rank of a parameter: the summed difference of both sides plus the range of success rates."""
     shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
     rates = [cell.rate for cell in cells if cell.judged]
     return shares + (max(rates) - min(rates) if rates else 0.0)

@@ -28,7 +28,7 @@ from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_log
 from twinloop.workflows.gap.data import in_ranges
 
-MOST_EPISODES = 20_000  # of a side: of more, a random part is used, because every pair of clips is compared
+MOST_EPISODES = 20_000  # per side; of more, a random sample is used, because every pair of clips is compared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +102,7 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
     Raises:
         InputError: the condition is wrong, or selects no episode.
     """
-    sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - a user's own, read only
+    sql = f"SELECT episode_id, success FROM episodes WHERE {where} ORDER BY episode_id"  # noqa: S608 - user's condition, read only
     rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
     names = [str(row["episode_id"]) for row in rows]
     success = {str(row["episode_id"]): row["success"] for row in rows if row["success"] is not None}

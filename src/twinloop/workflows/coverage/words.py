@@ -1,4 +1,4 @@
-"""Write the result of a coverage of reality as sentences and as a JSON-compatible dictionary."""
+"""Format the coverage of reality as sentences and as a JSON-compatible dictionary."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from twinloop.stats import Interval, wilson
 from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult
 
 _HOLES = 5  # printed holes; the page and result.json have all
-FEW = 3  # episodes of a hole below which it may be chance
+FEW = 3  # a hole with fewer episodes may be due to chance
 
 
 def text_lines(measured: CoverageResult) -> list[str]:
-    """Return the lines that are printed."""
+    """Return the printed summary as lines."""
     lines = [*opening(measured), *measured.notes, "", *findings(measured)]
     if measured.holes:
         lines += ["", f"{'hole':<6}{'of reality':>11}{'episodes':>10}{'distance':>10}{'fails':>17}  clip in its middle"]
@@ -91,7 +91,7 @@ def _holes_sentence(measured: CoverageResult) -> str:
 def parameter_lines(measured: CoverageResult) -> list[str]:
     """Return lines on the parameter space: real episodes without simulated ones, and regions of failure."""
     space = measured.space
-    assert space is not None  # noqa: S101 - asked for only where there is one
+    assert space is not None  # noqa: S101 - called only if there is one
     lines = []
     if space.known:
         drawn = len(space.real) != len(measured.real.members)
@@ -157,11 +157,11 @@ def _worst(cells: Sequence[ParameterCell], rate: float) -> str:
 
 
 def hole_place(measured: CoverageResult, hole: CoverageHole) -> str:
-    """Return the clip in the middle of a hole as text."""
+    """Return the clip in the middle of a hole as text; for parameters, its values in SI units."""
     row = int(hole.clips[0])
     if measured.whitening is None:
         space = measured.space
-        assert space is not None  # noqa: S101 - the parameter space is what was measured
+        assert space is not None  # noqa: S101 - without whitening, parameters were compared
         point = zip((space.axes[c] for c in space.known), measured.real_rows.rows[row], strict=True)
         return ", ".join(f"{axis.name} {axis.to_si(np.array([u]))[0]:.4g}" for axis, u in point)
     member = measured.real.members[int(measured.real_rows.episode[row])]
@@ -182,7 +182,7 @@ def failing_words(failure: float, judged: int) -> str:
 
 
 def figures_of(measured: CoverageResult) -> dict[str, Any]:
-    """Return the JSON-compatible dictionary for files (schema 1)."""
+    """Return the result as a JSON-compatible dictionary for files (schema 1)."""
     space = measured.space
     clips = measured.real_rows
     order = np.argsort(-measured.coverage.ratio, kind="stable")

@@ -99,7 +99,7 @@ def _only(request: CurateRequest) -> list[str]:
 
 def _chosen(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
     """Return the workspace's episodes: those in ``given``, or those that meet the condition."""
-    # A person's own condition; the statement can only read.
+    # The user's own condition; the query is read-only.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
     rows = held.query(f"{sql} ORDER BY batch, episode_index", most_rows=MOST_ROWS).to_pylist()
     labels = held.query("SELECT episode_id, value FROM consensus WHERE kind = 'success' AND value IS NOT NULL")

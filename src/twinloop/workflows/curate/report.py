@@ -20,8 +20,8 @@ from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.curves import score_strips
 from twinloop.workflows.curate.scores import WRONG, CurateResult, counted_verdicts
 
-_SHOWN = 8  # episodes
-_REASON = 160  # characters
+_SHOWN = 8  # printed episodes
+_REASON = 160  # characters of a shortened reason
 _TONES = {"unreadable": "red", "bad": "red", "suspect": "yellow"}
 
 
@@ -29,7 +29,7 @@ def print_curated(console: Console, curated: CurateResult, *, stored: bool) -> N
     """Print the findings, the worst episodes, unknown verdicts, and how to get the rest.
 
     Args:
-        console: for people.
+        console: output for people.
         curated: the result.
         stored: whether a workspace stores the scores.
     """
@@ -149,7 +149,7 @@ Wrong = Sequence[tuple[RecordedEpisode, Sequence[CheckScore]]]
 
 
 def curate_section(page: ReportPage, curated: CurateResult) -> None:
-    """Write the sections of the page."""
+    """Write the sections of the page: counts, findings, distributions, worst episodes, images, checks."""
     scores, verdicts, wrong = curated.scores, curated.by_verdict, curated.ranked
     page.figures(
         KeyMetric(

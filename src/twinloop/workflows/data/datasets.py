@@ -26,7 +26,7 @@ from twinloop.workflows.data.requests import (
 from twinloop.workflows.run.request import WorkspaceRequest
 
 _SHOWN = 20
-# The episodes of a dataset with their present rows in the catalog; episodes that are no longer indexed count too.
+# The episodes of a dataset with their present rows in the catalog, those that are no longer indexed included.
 _OF_DATASET = """
     FROM (SELECT unnest($ids) AS episode_id) l LEFT JOIN (
         SELECT *, row_number() OVER (PARTITION BY episode_id ORDER BY batch, episode_index) AS copy FROM places
@@ -38,7 +38,7 @@ _PARTS = {
     "task": "task",
     "robot": "robot_type",
     "twin": "coalesce(twin || ' ' || left(twin_hash, 12), 'none')",
-    "success": "CASE WHEN success THEN 'yes' WHEN NOT success THEN 'no' ELSE 'not said' END",
+    "success": "CASE WHEN success THEN 'yes' WHEN NOT success THEN 'no' ELSE 'not stated' END",
 }
 
 

@@ -1,4 +1,4 @@
-"""Run edits of datasets, from datasets to a new folder, and print what was written."""
+"""Run dataset edits, which write a new folder, and print their results."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def _settings(request: EditOutput, *, encoding: Encoding | None = None, **more: 
 
 
 def _told(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
-    """Run an edit and print what was written; return its metrics.
+    """Run an edit, print its result, and return its metrics.
 
     Raises:
         TwinloopError: see `dataset.edit.operations`.

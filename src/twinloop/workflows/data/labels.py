@@ -286,7 +286,7 @@ def say(
     add: bool,
     console: Console,
 ) -> dict[str, Any]:
-    """Write the same labels for every episode; ``said`` holds the fields of each `Label` except episode and author."""
+    """Write the same labels for every episode; each item has the fields of a `Label` except episode and author."""
     labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
     return _told(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
 

@@ -24,7 +24,7 @@ from twinloop.workflows.data.requests import RecordRequest
 from twinloop.workflows.run.results import claim_output
 
 _RECORD = "twinloop/recording.json"
-_PATIENCE_S = 2.0  # for an answer; a servo bus gives one in milliseconds
+_PATIENCE_S = 2.0  # maximum wait for an answer; a servo bus answers in milliseconds
 
 
 def run_record(request: RecordRequest, console: Console) -> tuple[dict[str, Any], int]:

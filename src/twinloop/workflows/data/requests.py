@@ -319,4 +319,4 @@ class ApproveRequest(Request):
 
 @request
 class DoctorRequest(Request):
-    """Show what this machine offers: renderers, validators, cores, data; and how to install missing packages."""
+    """Show the capabilities of this machine: renderers, validators, cores, data; and how to add missing packages."""

@@ -53,7 +53,7 @@ def run_init(request: InitRequest, console: Console) -> dict[str, Any]:
         )
     reference = ROBOTS[request.robot] if request.robot else request.twin
     if reference is not None:
-        load_twin(reference)  # a twin that does not load is refused before anything is made
+        load_twin(reference)  # a twin that does not load is refused before any file is written
         at = Path(reference)
         reference = str(at.resolve()) if at.is_file() else reference
     files = {".gitignore": _GITIGNORE}

@@ -141,14 +141,14 @@ def _change(one: Mapping[str, Any]) -> list[Any]:
     return [one["name"], *rates, one["gained"], one["lost"]]
 
 
-# How much worse the new policy may be in simulation for the gate, as in the first file of docs/guides/release.md; on
+# Largest decrease of success in simulation that the gate allows, as in the first file of docs/guides/release.md; on
 # the robot 10 points, the rule's default. The numbers of trials prove this for an equal policy with a power of 80 % if
 # one pair in five has different outcomes: (z(0.95) + z(0.8))^2 * 0.2 / margin^2 = 495 and 124.
 _WITHIN, _TRIALS, _ROBOT_TRIALS = 0.05, 500, 125
 # Sizes that need a few minutes on two cores; docs/evidence/transfer.md compares their success
 # rates with those of the study.
 SETTINGS = TransferSettings(robots=1, seeds=1, episodes=_ROBOT_TRIALS, demos=240, steps=1500, log=3, conditions=(1, 4))
-_TRIED = 4  # failures that are reconstructed, until one is repeated in the twin
+_TRIED = 4  # failures to reconstruct at most, until one happens again in the twin
 _TRIES, _TARGETED, _STEPS = 16, 64, 1000
 _NAME = "demo-failure"
 
@@ -159,8 +159,8 @@ Step = Callable[[str], AbstractContextManager[None]]
 class FailureLoopResult:
     """Result of the second half of the demo.
 
-    ``success`` is by policy, ``(n,)`` trials from the same initial conditions on the robot; ``place`` is the number of
-    the one whose failure became the scenario, −1 if there is none.
+    ``success`` has the outcomes ``(n,)`` of each policy in trials on the robot, from the same initial conditions;
+    ``place`` is the number of the trial whose failure became the scenario, −1 if there is none.
     """
 
     output: Path

@@ -28,9 +28,9 @@ from twinloop.tasks import DEFAULT_TWIN
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy.requests import RunRequest, ServeRequest
 
-PATIENCE_S = 30.0  # maximum wait for an answer while the time of a virtual robot waits
+PATIENCE_S = 30.0  # maximum wait for an answer while the time of a virtual robot is paused
 _VIRTUAL = "virtual:"
-_SECONDS = 20.0  # of an episode without a task: the usual length of teleoperated tabletop episodes
+_SECONDS = 20.0  # s per episode without a task: the usual length of teleoperated tabletop episodes
 
 
 @dataclass(kw_only=True)

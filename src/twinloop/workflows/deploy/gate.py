@@ -25,7 +25,7 @@ from twinloop.workflows.run.results import claim_output, finishing, write_report
 
 _MOST_ROWS = 30
 _PAIRED = ("pairs", "wins", "losses", "difference", "low", "p_value")
-# Columns that are shown of the rows behind a rule.
+# Columns of the tables with the evidence of a rule.
 _ROWS = {
     "slices": ("slice", "answer", "successes", "trials", "rate", *_PAIRED),
     "effects": ("effect", *_PAIRED, "missing"),
@@ -34,7 +34,7 @@ _ROWS = {
 
 
 def gate_section(page: ReportPage, decision: GateDecision) -> None:
-    """Write the decision, the table of rules, and the slices and parameters behind them."""
+    """Write the decision, the table of rules, and tables with their evidence."""
     tone: Tone = "good" if decision.passed else "bad"
     page.figures(
         [
@@ -70,7 +70,7 @@ def gate_section(page: ReportPage, decision: GateDecision) -> None:
 
 
 def _details(page: ReportPage, rule: RuleVerdict) -> None:
-    """Write the rows of a rule that covers several slices, effects or parameters."""
+    """Write a table with the evidence of a rule on several slices, effects or parameters."""
     for key, columns in _ROWS.items():
         rows: list[dict[str, Any]] = list(rule.evidence.get(key, ()))
         if not rows:

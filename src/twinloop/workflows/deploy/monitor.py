@@ -33,7 +33,7 @@ _LISTED = 40
 
 
 def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: Mapping[str, Any]) -> None:
-    """Write the sections of the page."""
+    """Write the number of alarms, their likely causes, the scores by signal, and the first alarms."""
     wrong = figures["low"] > figures["promised"] or bool(figures["course"])
     page.figures(
         [

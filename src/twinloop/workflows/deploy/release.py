@@ -26,7 +26,7 @@ from twinloop.workflows.deploy.requests import (
     RollbackRequest,
 )
 
-_TOLD = ("reason", "from", "forced", "passed", "stage")  # of an entry's details, in one line
+_TOLD = ("reason", "from", "forced", "passed", "stage")  # printed details of a log entry
 
 
 _R = TypeVar("_R", bound=DeploymentRequest)

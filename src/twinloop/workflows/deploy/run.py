@@ -314,7 +314,7 @@ def episode_line(ran: EpisodeRun, success: bool | None) -> str:
 
 
 def _envelope_words(ran: EpisodeRun) -> str:
-    """Return the actions of the envelope as text. A limited command is sent within the limits, a held one is not."""
+    """Return the envelope's actions as text. Limited commands are sent within the limits; held ones are not sent."""
     kinds = Counter(ran.rulings)
     told = {"limited": "clipped to the limits", "held": "held", "stopped": "stopped"}
     done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]

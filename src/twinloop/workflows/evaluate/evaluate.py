@@ -45,7 +45,7 @@ _DESCRIBED = (
     "domain",
     "twin",
     "run_seed",
-)  # of an evaluation, in result.json
+)  # fields of an evaluation in result.json
 
 
 def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary) -> None:

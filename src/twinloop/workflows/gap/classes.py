@@ -64,7 +64,7 @@ def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
             caption="Every check that the data allowed.",
         )
     for kind, why in found.skipped.items():
-        page.text(f"Not looked at, {MEANINGS[kind]}: {why}.")
+        page.text(f"Not checked, {MEANINGS[kind]}: {why}.")
 
 
 def _p(check: ClassCheck) -> str:
@@ -72,11 +72,11 @@ def _p(check: ClassCheck) -> str:
 
 
 _DRAWN = "provenance/rand."
-_MEASURED = ("dynamics", "why")  # runs whose figures say how wide a gap is
+_MEASURED = ("dynamics", "why")  # kinds of runs that measure the size of a gap
 
 
 def _require_enough(request: GapClassesRequest) -> None:
-    """Refuse a request from which nothing can be diagnosed, or whose shares are none."""
+    """Refuse a request without data for a check, or with a share outside of 0 to 1."""
     training = request.training and request.data
     if not any((training, request.trials, request.gap, request.other, request.calibrated)):
         raise InputError(
@@ -93,7 +93,7 @@ def _require_enough(request: GapClassesRequest) -> None:
 
 
 def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
-    """Check every class that the data allow, print and store what fires with its remedy."""
+    """Check every class that the data allow; print and store the classes that fire, with their remedies."""
     _require_enough(request)
     log = None if request.data is None else open_log(request.data, request.reading)
     run = MeasuredRun.begin("gap", "classes", request.output, request.fail_if, console)
@@ -110,7 +110,7 @@ def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
 
 
 def classes_headline(found: FailureDiagnosis) -> list[HeadlineMetric]:
-    """How many classes fire, and whether each does (0 or 1)."""
+    """Return the number of classes that fire, and for each checked class 1 if it fires, else 0."""
     why = "a count of tests that are significant after Holm has no interval"
     rows = [HeadlineMetric(name="classes", estimate=float(len(found.classes)), method=why, meaning="classes that fire")]
     checked = {check.kind for check in found.checks}
@@ -122,7 +122,7 @@ def classes_headline(found: FailureDiagnosis) -> list[HeadlineMetric]:
 
 
 def diagnose(request: GapClassesRequest, log: LogEpisodes | None) -> FailureDiagnosis:
-    """Every check that the request allows."""
+    """Run every check that the request allows; return the checks, and the skipped classes with reasons."""
     checks: list[ClassCheck] = []
     skipped: dict[Kind, str] = {}
     _coverage(request, log, checks, skipped)
@@ -157,7 +157,7 @@ def training_support(training: str) -> TrainingSupport:
     """Return the states visited in a dataset, episode by episode, or the ranges of an identify run.
 
     Raises:
-        InputError, DatasetError: neither of them.
+        InputError, DatasetError: ``training`` is neither of them.
     """
     path = Path(training)
     run = path / "result.json"
@@ -171,7 +171,7 @@ def training_support(training: str) -> TrainingSupport:
 
 
 def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
-    """Drawn parameters of a generated dataset by name, ``(nepisode,)`` each; none of another."""
+    """Return the drawn parameters of a generated dataset by name, ``(nepisode,)`` each; empty for other datasets."""
     if not (path / layout.INFO).is_file():
         return {}
     reader = DatasetReader(path)
@@ -201,7 +201,7 @@ def _width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[K
     )
     if not found:
         names = ", ".join(figure.name for figure in figures) or "none"
-        skipped["gap_too_wide"] = f"{request.gap} has no figure skill/… or unexplained/…, it has {names}"
+        skipped["gap_too_wide"] = f"{request.gap} has no metric skill/… or unexplained/…, it has {names}"
     checks += found
 
 
@@ -234,7 +234,7 @@ def _twin_errors(
 
 
 def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> EpisodeErrors:
-    """Errors of a twin, with the estimates of an identify run where one is given, over those of holding still."""
+    """Return the errors of a twin, nominal or with the estimates of an identify run, relative to holding still."""
     logs = prepare_replay(twin, episodes)
     values = {} if params is None else ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
     known = {name: value for name, value in values.items() if name in logs.twin.params}
@@ -247,7 +247,7 @@ def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) ->
 
 
 def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
-    """Position of the first episode after a calibration, by its number or by date."""
+    """Return the position of the first episode after a calibration, which is given by number or date."""
     if calibrated.isdigit():
         return sum(episode.index < int(calibrated) for episode in episodes)
     try:

@@ -33,7 +33,7 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 
 def run_gap_estimate(request: GapEstimateRequest, console: Console) -> Outcome:
-    """Print and store every policy's real score with simulation's help."""
+    """Estimate the real score of every policy from real and simulated trials; print and store the result."""
     run = MeasuredRun.begin("gap", "estimate", request.output, request.fail_if, console)
     found = estimate_real(read_trials(request.trials), measure=request.measure, level=request.level, seed=request.seed)
     _print(console, found)
@@ -78,12 +78,12 @@ def _ends(interval: Interval, *, digits: int = 3) -> str:
     return f"{float(interval.estimate):.{digits}f}{ends}"
 
 
-_POINTS = 16  # numbers of trials at which the power is drawn
-_SURELY = 0.9  # share of sequences that must decide before the time they take on average says anything
+_POINTS = 16  # numbers of trials at which the power is plotted
+_SURELY = 0.9  # if fewer sequences are decided, their mean length is not reported
 
 
 def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
-    """Print and store how two policies compare."""
+    """Compare two policies on stored trials; print and store the result."""
     run = MeasuredRun.begin("gap", "compare", request.output, request.fail_if, console)
     found = compare_policies(
         read_trials(request.trials),
@@ -112,7 +112,7 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
 
 
 def comparison_words(found: PolicyComparison, task: TaskComparison) -> str:
-    """A task's answer in plain words."""
+    """Return the result for a task as a sentence."""
     arms = task.arms
     said = ", ".join(
         f"{name} " + (f"{int(x.sum())} of {len(x)}" if arms.measure == "success" else f"{x.mean():.3f} in {len(x)}")
@@ -168,10 +168,10 @@ def _better(found: PolicyComparison, difference: float) -> str:
 
 
 def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
-    """Print and store how many trials a comparison of two success rates needs.
+    """Compute, print and store the number of trials that a comparison of two success rates needs.
 
     Raises:
-        InputError: options that contradict each other, or too many trials.
+        InputError: options contradict each other, or too many trials are needed.
     """
     run = MeasuredRun.begin("gap", "power", request.output, (), console)
     p, alpha, within, ratio, paired = request.p, request.alpha, request.within, request.ratio, request.paired
@@ -179,7 +179,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
         raise InputError("Equivalence on shared starts is not offered by --paired; give the rates and --within alone.")
     if paired and ratio != 1:
         raise InputError(
-            f"With --paired every start is tried by both, so that --ratio {ratio:g} says nothing. Leave it out."
+            f"With --paired every start is tried by both, so --ratio {ratio:g} has no effect. Leave it out."
         )
     needed, at = _needed(p, request.power, alpha, within, ratio, paired, request.test)
     figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
@@ -217,7 +217,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
 def _needed(
     p: tuple[float, float], power: float, alpha: float, within: float | None, ratio: float, only_one: bool, test: Any
 ) -> tuple[TrialsNeeded, Callable[[int], float]]:
-    """The trials, and the power as a function of those of a."""
+    """Return the required trials, and the power as a function of the number of trials of policy a."""
     if only_one:
         needed = trials_for_pairs(*p, power=power, alpha=alpha)
         return needed, lambda n: power_of_pairs(*p, n, alpha=alpha)

@@ -1,4 +1,4 @@
-"""Pages of comparisons, of power, and of estimates that simulation helps."""
+"""Write report sections on comparisons, on power, and on real scores estimated with simulated trials."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.stats import Interval
 
 
 def comparison_section(page: ReportPage, found: PolicyComparison, words: dict[str, str]) -> None:
-    """Each task's answer in words, its intervals, and the wealth where trials were looked at as they came."""
+    """Write the answer, intervals and tests for each task, and the e-values of a sequential test."""
     for task in found.tasks:
         page.section(f"{found.a} against {found.b}" + (f" in {task.arms.task}" if task.arms.task else ""))
         page.text(words[task.arms.task])
@@ -80,7 +80,7 @@ def _intervals(page: ReportPage, found: PolicyComparison, task: TaskComparison) 
 
 
 def power_section(page: ReportPage, figures: dict[str, Any]) -> None:
-    """The trials needed, the power curve, and when the sequential test would decide."""
+    """Write the required trials, the power curve, and the number of pairs of the sequential test."""
     needed = figures["needed"]
     page.section("Trials needed", figures["text"])
     curve = np.array(figures["curve"])

@@ -1,4 +1,4 @@
-"""Real trajectories against simulated ones, against a twin's replays, or half against half."""
+"""Compare real trajectories with simulated ones, with replays by a twin, or one half with the other."""
 
 from __future__ import annotations
 
@@ -54,9 +54,7 @@ def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
         + verdict(gap),
     )
     auc = gap.classifier.auc
-    tone = (
-        "bad" if gap.classifier.p_value <= 1 - gap.level else None
-    )  # that no gap is shown does not make it a good one
+    tone = "bad" if gap.classifier.p_value <= 1 - gap.level else None  # no significant gap does not mean a good twin
     page.figures(
         [
             KeyMetric(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
@@ -172,7 +170,7 @@ def _percent(interval: Interval) -> float:
     return 100 * float(interval.estimate)
 
 
-_FEWEST = 4  # episodes of which each half has two
+_FEWEST = 4  # smallest number of episodes to divide, two in each half
 _HALF = "its other half, as a reference without any gap"
 _HALVES = ("half A", "half B")
 
@@ -201,9 +199,9 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
     """Print and store the distance between the distributions of simulated and real trajectories.
 
     Args:
-        request: its fields describe the options.
+        request: the options.
         real: the recorded episodes.
-        sim: simulated ones.
+        sim: the simulated episodes; None to replay with a twin or to compare two halves.
         console: output for people.
 
     Raises:
@@ -244,7 +242,7 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
 
 
 def headlines_of(gap: StatesGap) -> list[HeadlineMetric]:
-    """The figures that conditions and the history see."""
+    """Return the metrics that ``--fail-if`` and the history use."""
     around = gap.neighbours
     mine, other = gap.sides
     told = f"share of pairs of held-out clips, one {mine} and one {other}, in the right order; 0.5 is chance"
@@ -263,7 +261,7 @@ def headlines_of(gap: StatesGap) -> list[HeadlineMetric]:
 
 
 def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[str]:
-    """The result for a terminal."""
+    """Return the result as lines for a terminal."""
     kind = "pairs, replays of the same trials" if gap.paired else "unpaired"
     lines = [
         f"{label}: {gap.classifier.nreal} episodes, {gap.real_clips} clips of {gap.clip_s:g} s",
@@ -289,13 +287,13 @@ def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[st
 
 
 def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend) -> list[Episode]:
-    """What the twin makes of the recorded commands, as episodes of the same numbers.
+    """Replay the recorded commands in a twin; return episodes of the same numbers with the simulated positions.
 
-    Open loop from the first frame of each whole episode; up to where the motors were on.
+    Each episode is replayed open loop from its first frame, until the motors were switched off.
 
     Raises:
         LogError: the episodes do not fit the twin.
-        InputError: the replay diverges.
+        InputError: a replay diverges.
     """
     logs = prepare_replay(twin, episodes)
     readings = replay(backend, logs, logs.twin.table(1, values))[0][..., : len(logs.joints)]
@@ -333,12 +331,12 @@ def calibrated(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
         LogError: a log lacks a joint of the twin.
     """
     sides = [[in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
-    label = f"{against.label}; where a log has no calibration the joint ranges of {twin.name} stand in"
+    label = f"{against.label}; logs without calibration use the joint ranges of {twin.name}"
     return replace(against, real=sides[0], sim=sides[1], label=label)
 
 
 def in_ranges(episode: Episode, twin: Twin) -> Episode:
-    """The episode with the twin's joint ranges in place of a calibration that its log lacks."""
+    """Return the episode with the twin's joint ranges if its log has no calibration; else unchanged."""
     if episode.units.known:
         return episode
     columns = require_joints(twin.robot.joints, episode.joints, where=episode.origin or "The log")
@@ -388,7 +386,7 @@ def _against_twin(real: LogEpisodes, reference: str, params: Path | None) -> Com
 
 
 def _first(episode: Episode, count: int) -> Episode:
-    """The first frames of an episode."""
+    """Return the first ``count`` frames of an episode."""
     if len(episode) == count:
         return episode
     return replace(

@@ -1,4 +1,4 @@
-"""Measure a twin against a log: figures, result.json, report."""
+"""Measure the gap between a twin and a log: metrics, result.json, report."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from twinloop.workflows.run.results import MeasuredRun, Outcome
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
 
 _MOMENTS = 6
-# Takes the number of an episode and times in s, gives the pictures that a camera of the robot took then.
+# Maps the number of an episode and times in s to the images that a camera of the robot took then.
 Camera = Callable[[int, NDArray[np.float64]], list[NDArray[np.uint8]]]
 
 
 def horizon_section(page: ReportPage, gap: GapReport) -> None:
-    """Add the error against the time since a window's beginning, with the baselines and the noise floor."""
+    """Write the error over the time since the start of a window, with the baselines and the noise floor."""
     floor = "" if gap.floor is None else (
         " The dashed dark line is the noise floor from repeated motions: a prediction that is the same for "
         "all repeats cannot be closer on average."
@@ -71,12 +71,12 @@ def clips_section(
 
     Args:
         page: the report.
-        gap: with the clips.
+        gap: the measured gap, with the worst clips.
         twin: the twin.
-        episodes: of the clips.
-        params: of the evaluated twin.
-        options: of the measured gap.
-        camera: images of the robot; without it the twin is rendered at the measured positions.
+        episodes: the episodes of the clips.
+        params: parameters of the evaluated twin; None for nominal values.
+        options: replay options of the measured gap.
+        camera: images of the robot, shown in a row above the rendered ones; None for no such row.
     """
     page.section(
         "The worst clips",
@@ -94,7 +94,7 @@ def clips_section(
             moments=_MOMENTS,
         )
     except (InputError, MissingDependencyError) as error:
-        page.text(f"No pictures: {error}")
+        page.text(f"No images: {error}")
         return
     for number, strip in enumerate(strips, start=1):
         _clip(page, number, strip, gap.judged, camera)
@@ -150,7 +150,7 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
     """Print and store the gap between a twin and a log.
 
     With ``params`` from a run on the same log, only that run's held-out episodes are measured, and unless
-    ``no_why`` is set the nominal twin's error is shared out among groups of parameters.
+    ``no_why`` is set the nominal twin's error is attributed to groups of parameters.
     """
     log = open_logs(request.data, request.reading)
     started = MeasuredRun.begin("gap", "dynamics", request.output, request.fail_if, console)
@@ -182,7 +182,7 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
                 note=split.note,
                 names=(request.twin, log.name),
             )
-        except (InputError, LogError) as error:  # the gap is measured all the same
+        except (InputError, LogError) as error:  # the gap is reported without attribution
             unsaid = f"The attribution of the error is missing: {error}"
         console.print("\n" + (reason.text() if reason else unsaid), soft_wrap=True)
     return started.end(

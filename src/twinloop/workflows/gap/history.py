@@ -1,4 +1,4 @@
-"""How the gap moved over runs: figures of stored results in order of time."""
+"""Show the metrics of stored gap runs in order of time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from twinloop.report.curves import history_curves
 from twinloop.workflows.gap.requests import GapHistoryRequest
 from twinloop.workflows.run.results import write_report
 
-_SIDE_BY_SIDE = 4  # runs that fit the width of a terminal with their intervals
+_SIDE_BY_SIDE = 4  # runs that fit side by side in a terminal with their intervals
 _PAGES = (".html", ".htm")
-_HASH = 8  # characters of a hash that tell versions apart by eye
+_HASH = 8  # printed characters of a hash
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,10 +46,10 @@ class PastRun:
 
 
 def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
-    """Stored runs of one kind below some folders, the oldest first; other runs are passed over.
+    """Return the stored runs of one kind below some folders, oldest first; other runs are ignored.
 
     Raises:
-        InputError: a place that is not there, a result that cannot be read, or no run of that kind.
+        InputError: a folder does not exist, a result cannot be read, or there is no run of that kind.
     """
     if not places:
         raise InputError("No folder was given. Give folders of gap runs, or one that holds them.")
@@ -68,11 +68,11 @@ def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
 
 
 def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, Any]:
-    """Print the figures of earlier runs, one row a run, and draw them with ``output``.
+    """Print the metrics of earlier runs in a table, and write their plots to the page ``output``, if given.
 
     Raises:
         InputError: see `past_runs`.
-        UnknownNameError: a figure that no run has.
+        UnknownNameError: no run has a requested metric.
     """
     if request.output is not None:
         _refuse_output(request.output)
@@ -115,7 +115,7 @@ def _named(value: Any) -> dict[str, Any]:
 
 
 def _refuse_output(output: Path) -> None:
-    """Refuse to write a page over a file that is none, such as a table of trials."""
+    """Refuse a folder, and a file that exists and is not a page, such as a table of trials."""
     if output.is_dir():
         raise InputError(f"{output} is a folder, and the history is one page. Name a file in it, such as history.html.")
     if output.exists() and output.suffix not in _PAGES:
@@ -137,7 +137,7 @@ def _past_run(folder: Path, result: dict[str, Any]) -> PastRun:
 
 
 def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
-    """Names of figures in the order in which runs gave them; without patterns those that are of the whole."""
+    """Return the metric names that match a pattern, in the order of the runs; by default those without a slash."""
     every = list(dict.fromkeys(name for run in runs for name in run.figures))
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in every):
@@ -199,6 +199,6 @@ def _fill(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> No
 
 
 def _told(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
-    """Head and lines without the columns that are empty in every run: of trials there is no twin, for example."""
+    """Return head and lines without the columns that are empty in every run, such as the twin of trials."""
     told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
     return [[row[i] for i in told] for row in (head, *lines)]

@@ -1,4 +1,4 @@
-"""Options of gap commands: replay, selected episodes, and the real and simulated log."""
+"""Resolve options of gap commands: replay, selected episodes, and the real and simulated log."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from twinloop.twin import Twin
 from twinloop.workflows.data.logs import LogEpisodes
 from twinloop.workflows.gap.requests import ComparisonOptions
 
-# Long against the delays (0.1 to 0.2 s) and time constants (0.05 to 0.1 s) of servos, so that they show; short against
-# the time after which a chaotic or drifting replay says more of its first state than of the twin.
+# Longer than the delays (0.1 to 0.2 s) and time constants (0.05 to 0.1 s) of servos, so that they matter; shorter than
+# the time after which a chaotic or drifting replay depends more on its first state than on the twin.
 WINDOW = 1.0  # s
 
 
 def replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
-    """Options for a twin and a log.
+    """Return the replay options for a twin and a log.
 
     Raises:
-        InputError: a window or stride that is no length of time, a stride without windows, a wrong condition.
+        InputError: a window or stride is not a valid duration, a stride has no window, or a condition is invalid.
     """
     window, stride = _window(comparing.window, episodes), comparing.stride
     if stride is not None and (window is None or not stride > 0):
@@ -52,7 +52,7 @@ def _window(window: float | None, episodes: Sequence[Episode]) -> float | None:
 
 
 def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:
-    """Pose errors of the free bodies that the log has seen."""
+    """Return the pose-error channels of the free bodies whose poses the log contains."""
     model = twin.model
     free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
     bodies = [model.body(int(model.jnt_bodyid[joint])).name for joint in free]
@@ -61,7 +61,7 @@ def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:
         has, wanted = ", ".join(episode.signals) or "none", ", ".join(f"pose/{body}" for body in bodies) or "none"
         raise InputError(
             f"The twin {twin.name} has no robot, and the log no pose of its free bodies ({wanted}; signals of the log: "
-            f"{has}). Say what to --compare."
+            f"{has}). Name the channels with --compare."
         )
     return seen
 
@@ -78,7 +78,7 @@ def _conditions(words: Sequence[str]) -> Mapping[str, str]:
 
 @dataclass(frozen=True, kw_only=True)
 class EpisodeSplit:
-    """Which episodes are measured, and which may choose the delay of the baseline."""
+    """The measured episodes, and those from which the delay of the baseline may be chosen."""
 
     measured: Sequence[Episode]
     training: Sequence[Episode] | None
@@ -86,12 +86,12 @@ class EpisodeSplit:
 
 
 def name_and_hash(twin: Twin) -> dict[str, str]:
-    """Which twin a figure belongs to."""
+    """Return the name and the hash of the twin that a metric belongs to."""
     return {"name": twin.name, "hash": twin.hash}
 
 
 def held_out_split(log: LogEpisodes, run: dict[str, Any] | None) -> EpisodeSplit:
-    """The held-out episodes of an identify run on the same log; else all of them."""
+    """Return the held-out episodes of an identify run on the same log; without such a run, all episodes."""
     if run is None or run.get("data", {}).get("hash") != log.hash:
         return EpisodeSplit(measured=log.episodes, training=None, note=f"all {len(log.episodes)} episodes")
     held, trained = set(run["holdout"]), set(run["training"])

@@ -1,4 +1,4 @@
-"""Success and progress of policies, simulated against real, and how well simulation predicts reality."""
+"""Compare policies in simulation and reality, and measure how well simulation predicts real scores."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _KEY = ("pearson", "mmrv", "pairwise_accuracy", "bias")
 
 
 def predictivity_section(page: ReportPage, report: PredictivityReport) -> None:
-    """Key figures, the scatter of scores, all figures with both intervals, and wrong orders; the average first."""
+    """Write key metrics, the scatter of scores, all metrics with both intervals, and pairs in the wrong order."""
     main = report.main
     page.section(
         "Does a better score in simulation mean a better score in reality?",
@@ -90,7 +90,7 @@ def _explained(page: ReportPage, report: PredictivityReport) -> None:
         "“These policies” is the interval of the metric for exactly these policies with unlimited trials: more "
         "trials narrow it. “Such policies” is the interval for further policies of this kind: only more "
         "policies narrow it, and with three or four it is wide. Both assume that true "
-        "scores are normally distributed; docs/evidence/compare_policies.md has their coverage where they are not.\n\n"
+        "scores are normally distributed; docs/evidence/compare_policies.md has their coverage for others.\n\n"
         f"Of the spread of the scores shown, about {real:.0%} (real) and {sim:.0%} (simulated) is noise of few "
         "trials. Noise reduces a correlation and makes wrong orders more frequent, so the table has the value "
         "as published and the median value without this noise.",
@@ -123,7 +123,7 @@ def _ends(interval: Interval) -> str:
 
 
 def policies_section(page: ReportPage, gaps: Sequence[MeasureGap]) -> None:
-    """For each measure the overall difference, what drives it, and rows by policy, condition and both."""
+    """Write for each measure the overall difference, its causes, and rows by policy, condition and both."""
     for gap in gaps:
         word = "success rate" if gap.measure == "success" else "score"
         page.section(
@@ -211,10 +211,10 @@ def _level(gap: MeasureGap) -> str:
 
 
 def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
-    """Print and store where simulated trials of policies differ from real ones.
+    """Compare simulated and real trials of policies; print and store the differences.
 
     Raises:
-        InputError: nothing to read, or nothing that was tried in both domains.
+        InputError: no trials are given, or no policy was tried in both domains.
     """
     if request.trials is None and (request.real is None or request.sim is None):
         raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
@@ -243,10 +243,10 @@ Asked = Literal["auto", "success", "score"]
 
 
 def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> Outcome:
-    """Print and store how well simulated scores predict real ones.
+    """Measure how well simulated scores predict real ones; print and store the result.
 
     Raises:
-        InputError: nothing to read, a table that cannot be read, or too few policies.
+        InputError: no scores are given, a table cannot be read, or there are too few policies.
     """
     run = MeasuredRun.begin("gap", "predictivity", request.output, request.fail_if, console)
     tables, notes, data = _read(request.scores, request.real, request.sim, request.measure)

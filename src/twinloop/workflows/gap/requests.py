@@ -19,27 +19,27 @@ class ComparisonOptions:
     """Windows of a log, compared channels, and simulated effects."""
 
     window: float | None = None
-    """Replay windows of so many seconds from measured states; default 1, or whole episodes where half of them are
-    shorter. 0 replays whole episodes."""
+    """Length of the replayed windows in seconds, each from a measured state; by default 1, or whole episodes if half of
+    them are shorter. 0 replays whole episodes."""
     stride: float | None = None
-    """Seconds from one window's beginning to the next; by default windows meet."""
+    """Seconds from the start of a window to that of the next; by default the length of a window."""
     compare: tuple[str, ...] = ()
     """Kinds of measurement: position, velocity, pose/BODY, pose_error/BODY (distance and angle), twist/BODY,
-    acceleration/SITE, angular_velocity/SITE. Default: joint positions, or the pose errors of a twin without a robot."""
+    acceleration/SITE, angular_velocity/SITE. By default joint positions, or pose errors if the twin has no robot."""
     contacts: bool = False
     """Simulate contacts and joint stops, which a log of joint positions alone does not determine; always on for a twin
     without a robot. Errors are then reported separately by contact.
     """
     measured_torque: bool = False
-    """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
+    """Drive a torque-controlled twin with the measured torques instead of the commanded ones."""
     condition: tuple[str, ...] = ()
-    """PARAMETER=CONDITION where every episode states a parameter's value, as in
+    """PARAMETER=CONDITION if every episode states a parameter's value, as in
     actuator/pendulum/firmware_gain=firmware_kp."""
 
 
 @request
 class GapDynamicsRequest(FailIfOption, ReportedRequest):
-    """Measure how far a twin is from real logs: error over time, delay, skill, and real against real.
+    """Measure the gap between a twin and real logs: error over time, delay, skill, and noise floor.
 
     Example conditions of --fail-if: 'skill < 0.5' and 'delay/elbow_flex > 0.02'.
     """
@@ -47,29 +47,29 @@ class GapDynamicsRequest(FailIfOption, ReportedRequest):
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...]
-    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
     params: Path | None = None
-    """Folder of an identify run, whose estimates replace the twin's nominal values. Of the log that it was fitted to,
+    """Folder of an identify run, whose estimates replace the twin's nominal values. If it was fitted to the same log,
     only its held-out episodes are measured."""
     no_why: bool = False
-    """With --params: leave out why the nominal twin errs (`twinloop gap why`), which takes most of the time."""
+    """With --params: skip the attribution of the error (`twinloop gap why`), which takes most of the time."""
     comparing: ComparisonOptions = field(default_factory=ComparisonOptions)
     repeats: str = "auto"
-    """Which episodes repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
-    or numbers such as 0-9,12/20-24, where slashes part groups."""
+    """Episodes that repeat one motion, for the noise floor: auto (equal commands), task (episodes of one task), none,
+    or numbers such as 0-9,12/20-24, with slashes between groups."""
     reading: LogReading = field(default_factory=LogReading)
 
 
 @request
 class AttributionOptionsRequest(SeedOption):
-    """Which groups the error is shared out among, and how surely."""
+    """Groups of parameters that the error is attributed to, and options of the attribution."""
 
     by: Literal["quantity", "joint", "quantity and joint", "parameter"] = "quantity"
-    """Grouping of the parameters that differ from nominal: by meaning, by joint, by both, or each parameter alone."""
+    """Grouping of the parameters that differ from nominal: by quantity, by joint, by both, or each parameter alone."""
     group: tuple[str, ...] = ()
-    """Your groups, NAME=PATTERN,PATTERN; the remaining parameters are grouped by --by."""
+    """Your own groups, NAME=PATTERN,PATTERN; the remaining parameters are grouped by --by."""
     groups: Path | None = None
-    """YAML file with groups of your own: NAME: [PATTERN, …]."""
+    """YAML file with your own groups: NAME: [PATTERN, …]."""
     draws: int = 12
     """Number of draws of the identified parameters, to include their uncertainty; 0 uses the estimate alone."""
     over: Literal["identified", "ranges", "none"] = "identified"
@@ -86,9 +86,9 @@ class GapWhyRequest(FailIfOption, ReportedRequest):
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...]
-    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
     params: Path
-    """Folder of an identify run. Of the log that it was fitted to, only its held-out episodes are used."""
+    """Folder of an identify run. If it was fitted to the same log, only its held-out episodes are used."""
     attributing: AttributionOptionsRequest = field(default_factory=AttributionOptionsRequest)
     comparing: ComparisonOptions = field(default_factory=ComparisonOptions)
     reading: LogReading = field(default_factory=LogReading)
@@ -96,7 +96,7 @@ class GapWhyRequest(FailIfOption, ReportedRequest):
 
 @request
 class GapSensorsRequest(FailIfOption, ReportedRequest):
-    """How far simulated sensors are from real ones: noise spectra, Allan deviation, lag, lost samples, counts.
+    """Compare simulated sensors with real ones: noise spectra, Allan deviation, lag, lost samples, step size.
 
     Example conditions of --fail-if: 'sensors_differ > 0.1' and 'noise/position/elbow_flex.low > 0'.
     """
@@ -104,13 +104,13 @@ class GapSensorsRequest(FailIfOption, ReportedRequest):
     real: str
     """The real log or dataset, or the name of a public set."""
     sim: str
-    """The simulated one, such as a generated dataset with `rollout: {sensors: all}`."""
+    """The simulated log or dataset, such as a generated dataset with `rollout: {sensors: all}`."""
     twin: str | None = None
-    """The twin that the simulated log was made with: its nominal values make the values that close a gap exact."""
+    """Twin of the simulated log; with its nominal values, the recommended parameter values are exact."""
     same: tuple[str, ...] = ()
-    """REAL=SIM for a signal that has two names, such as acceleration/imu=acceleration/tool_imu."""
+    """REAL=SIM for a signal with different names in the two logs, such as acceleration/imu=acceleration/tool_imu."""
     reading: LogReading = field(default_factory=LogReading)
-    """Metadata that the real log lacks."""
+    """Metadata that the files of the real log do not contain."""
 
 
 @request
@@ -123,7 +123,7 @@ class GapVisionRequest(FailIfOption, SeedOption, ReportedRequest):
     real: str
     """A LeRobot dataset with images, or a folder with one folder of images (or one array) for each episode."""
     sim: str
-    """The simulated one, such as what `twinloop render` wrote."""
+    """The simulated images in the same forms, such as the output of `twinloop render`."""
     camera: str | None = None
     """Camera, as in observation.images.NAME; optional if there is only one."""
     sim_camera: str | None = None
@@ -131,20 +131,20 @@ class GapVisionRequest(FailIfOption, SeedOption, ReportedRequest):
     embedding: str = "classical"
     """classical, onnx:FILE, torch:FILE (TorchScript), policy:FOLDER, or my_file.py:Encoder."""
     frames: int = 8
-    """Largest number of images of each episode, drawn by --seed."""
+    """Maximum number of images per episode, selected at random with --seed."""
     size: str | None = None
     """WIDTHxHEIGHT to which all images are scaled; by default both sides must have the same size."""
     twin: str | None = None
     """The twin with the sensor of the simulated images, if the dataset does not record it."""
     draws: int = 4999
-    """Relabellings of episodes for each test."""
+    """Number of permutations of the episode labels for each test."""
 
 
 @request
 class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     """Compare real and simulated trajectories as distributions: distances, a classifier, and the deciding features.
 
-    With neither --sim nor --twin the real episodes are compared half with half: the result without a gap.
+    With neither --sim nor --twin, one half of the real episodes is compared with the other: the result without a gap.
 
     Example condition of --fail-if: 'auc > 0.7'.
     """
@@ -160,15 +160,15 @@ class GapDataRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     ranges: str | None = None
     """A twin whose joint ranges replace the calibration of a log without one, as for identify."""
     clip: float = 2.0
-    """Length of a clip in s; every clip becomes one row of features."""
+    """Length of a clip in seconds; every clip becomes one row of features."""
     draws: int = 999
-    """Relabellings of episodes in every test; 0 for distances without tests."""
+    """Number of permutations of the episode labels for each test; 0 for distances without tests."""
     reading: LogReading = field(default_factory=LogReading)
 
 
 @request
 class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
-    """Success and progress of policies, simulated against real: by policy, task and condition, with exact tests.
+    """Compare success and progress of policies in simulation and reality: by policy, task and condition.
 
     Example conditions of --fail-if: 'success_gap.low > 0' and 'success_largest > 0.3'.
     """
@@ -178,12 +178,12 @@ class GapPoliciesRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest)
     real: Path | None = None
     """Real trials: a table, a LeRobot dataset with recorded outcomes, or a folder with one of these per policy."""
     sim: Path | None = None
-    """Simulated trials, likewise."""
+    """Simulated trials, in the same forms."""
 
 
 @request
 class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
-    """How well simulated scores of policies predict real ones: correlations, rankings and distances, with intervals.
+    """Measure how well simulated scores of policies predict real ones: correlations, rankings and distances.
 
     Example conditions of --fail-if: 'pearson.low < 0.5' and 'mmrv > 0.1'.
     """
@@ -200,7 +200,7 @@ class GapPredictivityRequest(FailIfOption, LevelOption, SeedOption, ReportedRequ
 
 @request
 class GapClassesRequest(FailIfOption, ReportedRequest):
-    """Why it fails in practice: name the failure class by rule, with its evidence and the command that mends it.
+    """Diagnose why policies fail on the robot: failure classes by rule, with evidence and the commands that help.
 
     Example conditions of --fail-if: 'classes > 0' and 'class/drift > 0'.
     """
@@ -208,11 +208,11 @@ class GapClassesRequest(FailIfOption, ReportedRequest):
     data: str | None = None
     """A real log or dataset, or the name of a public set."""
     twin: str | None = None
-    """The twin that was calibrated: a built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
+    """The calibrated twin: a built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     params: Path | None = None
     """Folder of the identify run that calibrated it."""
     training: str | None = None
-    """What the policy was trained on: a dataset, or the folder of an identify run whose ranges were drawn from."""
+    """Training data of the policy: a dataset, or the folder of the identify run whose ranges were used."""
     trials: tuple[Path, ...] = ()
     """Scored trials, real and simulated: tables or datasets with policy, domain, success and condition."""
     gap: Path | None = None
@@ -226,7 +226,7 @@ class GapClassesRequest(FailIfOption, ReportedRequest):
     most_unexplained: float = 0.25
     """Unexplained share above which a gap is too wide."""
     least_success: float = 0.5
-    """Success in simulation below which a policy is weak."""
+    """Success rate in simulation below which a policy is weak."""
     reading: LogReading = field(default_factory=LogReading)
 
 
@@ -240,27 +240,27 @@ class GapCompareRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
     trials: _Trials
     """CSV or JSON with policy, domain, success or score (and task, condition, pair), a dataset, or a folder of them."""
     a: str
-    """A policy."""
+    """Name of the first policy."""
     b: str
-    """The other one; differences are a minus b."""
+    """Name of the second policy; differences are a minus b."""
     domain: Literal["real", "sim"] = "real"
-    """Which trials are compared."""
+    """Compare real trials or simulated ones."""
     measure: Literal["auto", "success", "score"] = "auto"
     """Compared measure; by default success if every trial has it, else the score."""
     within: float | None = None
     """Margin of equivalence, such as 0.1: also test whether the policies are equivalent within it."""
     paired: bool = False
-    """Insist that trials share their starts (column pair); where all do, they are paired anyway."""
+    """Require trials with common starts (column pair); if all have them, they are paired anyway."""
     sequential: bool = False
-    """Decide after every pair of trials, in their order; holds however often one looks and whenever one stops."""
+    """Test after every pair of trials, in their order; valid however often you look and whenever you stop."""
 
 
 @request
 class GapPowerRequest(SeedOption, ReportedRequest):
-    """How many trials does a comparison of two success rates need?"""
+    """Compute the number of trials that a comparison of two success rates needs."""
 
     p: tuple[float, float]
-    """The success rates, such as 0.56 0.92; with --paired the chances that only a, and only b, succeeds."""
+    """The success rates, such as 0.56 0.92; with --paired the probabilities that only a, and only b, succeeds."""
     power: float = 0.9
     """Required probability of detecting the difference."""
     alpha: float = 0.05
@@ -268,24 +268,24 @@ class GapPowerRequest(SeedOption, ReportedRequest):
     within: float | None = None
     """Show that the rates are equivalent within this margin, instead of different."""
     ratio: float = 1.0
-    """Trials of b for each trial of a."""
+    """Number of trials of b for each trial of a."""
     paired: bool = False
-    """Starts are shared: McNemar's test."""
+    """Both policies are tried from the same starts: use McNemar's test."""
     test: Literal["barnard", "fisher"] = "barnard"
     """Exact test; Barnard's needs fewer trials."""
     most: int = 500
-    """Pairs after which the sequential test would give up."""
+    """Number of pairs after which the sequential test stops without a decision."""
 
 
 @request
 class GapEstimateRequest(FailIfOption, LevelOption, SeedOption, ReportedRequest):
-    """Real scores from few real and many simulated trials, and how many real trials that saves.
+    """Estimate real scores from few real and many simulated trials, and the number of real trials that this saves.
 
     Example condition of --fail-if: 'real/act.low < 0.8'.
     """
 
     trials: _Trials
-    """Real and simulated trials; those of one start share their name in the column pair."""
+    """Real and simulated trials; trials from the same start have the same name in the column pair."""
     measure: Literal["auto", "success", "score"] = "auto"
     """Estimated measure; by default success if every trial has it, else the score."""
 
@@ -297,8 +297,8 @@ class GapHistoryRequest(Request):
     runs: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="DIR")], ...]]
     """Folders of gap runs, or folders that hold such folders at any depth."""
     figures: tuple[str, ...] = ()
-    """Names or patterns of figures, such as skill or 'rmse/*'; default those without a slash."""
+    """Names or patterns of metrics, such as skill or 'rmse/*'; by default those without a slash."""
     kind: str = "dynamics"
-    """Which measurement: dynamics, sensors, vision, data, policies, predictivity."""
+    """Kind of measurement: dynamics, sensors, vision, data, policies, predictivity."""
     output: Path | None = None
-    """Write a page with the curves to this file."""
+    """File of a page with the curves; by default no page is written."""

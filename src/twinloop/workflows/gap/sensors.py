@@ -1,4 +1,4 @@
-"""Compare the sensors of a real log with those of a simulated one: figures, result.json, report."""
+"""Compare the sensors of a real log with those of a simulated one: metrics, result.json, report."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from twinloop.workflows.gap.requests import GapSensorsRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _SHOWN = ("noise", "lag", "jitter", "missing", "repeated", "step")
-_MOST_PLOTS = 8  # spectra; beyond it those channels whose figures differ most surely
+_MOST_PLOTS = 8  # plotted spectra; channels with significant differences come first
 
 
 def sensors_section(page: ReportPage, gap: SensorGap) -> None:
-    """What differs and what would close it, every figure, spectra, and noise at rest."""
+    """Write the significant differences with remedies, spectra, noise at rest, and every metric."""
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     page.section(
         "What differs between real and simulated readings",
-        f"{len(gap.found)} of {len(tested)} figures differ beyond chance: {gap.episodes[0]} real and {gap.episodes[1]} "
+        f"{len(gap.found)} of {len(tested)} metrics differ significantly: {gap.episodes[0]} real and {gap.episodes[1]} "
         f"simulated episodes, Welch's test of each figure, Holm's correction over all of them at {ALPHA:.0%}.",
     )
     if gap.found:
@@ -95,12 +95,12 @@ def _pair(row: SensorDifference | None) -> str:
 
 
 def _chosen(gap: SensorGap) -> list[str]:
-    """Channels worth a plot: those that differ first."""
+    """Return the channels to plot; those with significant differences come first."""
     return list(dict.fromkeys([*(row.channel for row in gap.found), *gap.figures]))[:_MOST_PLOTS]
 
 
 def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
-    """Print and store how far the simulated sensors are from the real ones."""
+    """Compare simulated sensors with real ones; print and store the differences."""
     real, sim = open_log(request.real, request.reading), open_log(request.sim)
     run = MeasuredRun.begin("gap", "sensors", request.output, request.fail_if, console)
     require_two_sides(real, sim)
@@ -129,7 +129,7 @@ def _names(words: Sequence[str]) -> Mapping[str, str]:
 def _print(console: Console, gap: SensorGap) -> None:
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     console.print(
-        f"{len(gap.found)} of {len(tested)} figures of {len(gap.figures)} channels differ beyond chance "
+        f"{len(gap.found)} of {len(tested)} metrics of {len(gap.figures)} channels differ significantly "
         f"({gap.episodes[0]} real, {gap.episodes[1]} simulated episodes)."
     )
     if gap.found:
@@ -149,7 +149,7 @@ def _print(console: Console, gap: SensorGap) -> None:
     unknown = [row for row in gap.differences if math.isnan(row.p_value)]
     if unknown:
         console.print(
-            f"{len(unknown)} figures were not tested, such as {unknown[0].quantity} of {unknown[0].channel}: "
+            f"{len(unknown)} metrics were not tested, such as {unknown[0].quantity} of {unknown[0].channel}: "
             f"{unknown[0].reason}.",
             soft_wrap=True,
         )

@@ -42,7 +42,7 @@ from twinloop.twin.devices import find_device
 from twinloop.workflows.gap.requests import GapVisionRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
-_SHEET = 4  # pictures of each side
+_SHEET = 4  # images of each side on the contact sheet
 ALPHA = 0.05
 
 
@@ -52,7 +52,7 @@ def vision_section(
     """Add the images of both sides, their distance, the regions that differ, and the remedies.
 
     Args:
-        page: to add to.
+        page: the report.
         gap: the measured gap.
         tones: mean quantiles of display values ``(3, q)`` by ``real``, ``sim`` and, with remedies, ``remedied``.
         again: the stored simulated images, with all remedies.
@@ -64,7 +64,7 @@ def vision_section(
 
 
 def verdict(gap: VisionGap) -> str:
-    """One sentence."""
+    """Return the result as a sentence."""
     p, auc = gap.classifier.p_value, gap.classifier.auc
     share = f"A classifier separates held-out images with an AUC of {_said(auc)} (½ is chance)"
     share += ", without a test" if np.isnan(p) else f", p = {p:.2g}"
@@ -75,13 +75,13 @@ def verdict(gap: VisionGap) -> str:
 
 
 def remedy_text(row: CameraRemedy) -> str:
-    """A parameter, its value now and the one to give it."""
+    """Return a parameter with its present value and the recommended one, with interval."""
     unit = f" {row.unit}" if row.unit else ""
     return f"{row.parameter}: {row.now:.4g} → {row.value:.4g} [{row.low:.4g}, {row.high:.4g}]{unit}"
 
 
 def difference_row(row: StatisticDifference) -> list[str]:
-    """A row of the table of statistics."""
+    """Return a row of the table of statistics."""
     left = "" if math.isnan(row.remedied) else f"{row.remedied:+.3g}"
     return [row.name, row.unit, f"{row.real:.4g}", f"{row.sim:.4g}", _said(row.difference), f"{row.p_value:.2g}", left]
 
@@ -232,7 +232,7 @@ def _key(label: str, interval: Interval) -> KeyMetric:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedCamera:
-    """The camera of the simulated images: its sensor's name, its look, and the source of both."""
+    """The camera of the simulated images: its sensor's name, its response, and a text on the source of both."""
 
     sensor: str
     look: CameraResponse
@@ -240,7 +240,7 @@ class SimulatedCamera:
 
 
 def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
-    """Print and store the distance between simulated and real images."""  # fmt: skip
+    """Measure the distance between simulated and real images; print and store it."""  # fmt: skip
     run = MeasuredRun.begin("gap", "vision", request.output, request.fail_if, console)
     refuse_draws(request.draws, 0.95)
     real, sim, camera, seed = request.real, request.sim, request.camera, request.seed
@@ -268,7 +268,7 @@ def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
         gap.to_json()
         | {"camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": request.frames},
         gap.headline(),
-        title="Real and simulated pictures",
+        title="Real and simulated images",
         subtitle=f"{gap.real.label}; {gap.sim.label}; {seen.known}",
         fill=lambda page: vision_section(page, gap, tones, again),
     )
@@ -302,7 +302,7 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
         known = f"seen through the sensor {name} of {built.name}, at nominal values"
     elif made is not None:
         name = str(made["sensor"])
-        device = find_device(str(made["device"]), where=f"{path}: pictures of {camera}")
+        device = find_device(str(made["device"]), where=f"{path}: images of {camera}")
         settings = {key: setting.value for key, setting in device.settings.items()}
         values = {key: rated.value for key, rated in device.values.items()}
         known = f"seen through the sensor {name}, a {device.name}"
@@ -358,4 +358,4 @@ def _print(console: Console, gap: VisionGap) -> None:
         console.print(f"With all of them {max(gap.left, 0.0):.0%} of MMD² remain.")
     for side in (gap.real, gap.sim):
         if side.plain:
-            console.print(f"{side.plain} pictures of {side.label} are of one colour and were left out.", soft_wrap=True)
+            console.print(f"{side.plain} images of {side.label} are of one colour and were left out.", soft_wrap=True)

@@ -64,8 +64,8 @@ def where_it_lives(
         physics_hz: rate of the physics, at most the twin's; by default that of a fit and of an attribution.
         steps: physics steps of all replays together; of a longer log a part is replayed, evenly spaced.
         part: the replayed part instead, so that shares are those of an attribution to the same part.
-        level: of the intervals.
-        seed: of resamples.
+        level: confidence level of the intervals.
+        seed: seed of the resampling.
 
     Raises:
         LogError: the episodes do not fit the twin.
@@ -88,15 +88,15 @@ def where_it_lives(
 def best_and_tangents(
     backend: Backend, logs: ReplayLogs, values: Mapping[str, float], moved: Mapping[str, float]
 ) -> tuple[NDArray[Any], NDArray[Any] | None]:
-    """Readings ``(nwindow, nframe, nchannel)``, and how they change when one parameter after another moves.
+    """Return readings ``(nwindow, nframe, nchannel)``, and their changes if one parameter at a time is changed.
 
-    The changes are ``(nparam, nwindow, nframe, nchannel)``, None where nothing moves.
+    The changes are ``(nparam, nwindow, nframe, nchannel)``, 0 for diverged replays; None if ``moved`` is empty.
 
     Args:
-        backend: where the replays run.
-        logs: the windows.
-        values: parameters to start from, SI.
-        moved: where each parameter is moved to.
+        backend: runs the replays.
+        logs: the windows to replay.
+        values: the unchanged parameters, in SI units.
+        moved: the changed value of each parameter, in SI units.
     """
     table = logs.twin.table(1 + len(moved), {name: np.full(1 + len(moved), value) for name, value in values.items()})
     rows = table.values.copy()
@@ -109,13 +109,13 @@ def best_and_tangents(
 
 
 def _one_error_off(params: ParamDistribution, known: Mapping[str, float]) -> dict[str, float]:
-    """Every parameter one standard error from its estimate, within its bounds."""
+    """Return every parameter moved by one standard error from its estimate, within its bounds."""
     off = {}
     for i, name in enumerate(params.names):
         sd = math.sqrt(max(float(params.covariance[i, i]), 0.0))
         if name in known and sd > 0:
             there = known[name] * math.exp(min(sd, 1.0)) if params.transforms[i] == "log" else known[name] + sd
-            back = max(2 * known[name] - there, float(params.low[i]))  # the other way where this one leaves the bounds
+            back = max(2 * known[name] - there, float(params.low[i]))  # used if ``there`` is out of bounds
             off[name] = there if there <= params.high[i] else back
     return off
 
@@ -137,13 +137,13 @@ class NestedModel:
 
     @property
     def missing(self) -> bool:
-        """Whether it is named as missing from the base fit."""
+        """True if the structure is reported as missing from the base fit."""
         return self.verdict.startswith("MISSING")
 
 
 @dataclass(frozen=True, kw_only=True)
 class NestedModels:
-    """Results of nested models of the twin on held-out episodes; those not compared with the reason."""
+    """Results of nested models of the twin on held-out episodes; ``skipped`` has reasons of those not compared."""
 
     twin: str
     rows: tuple[NestedModel, ...]
@@ -164,7 +164,7 @@ class NestedModels:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary for files (schema 1)."""
         return {
             "schema": 1,
             "twin": self.twin,
@@ -176,10 +176,10 @@ class NestedModels:
 
 
 def read_nested(path: Path) -> NestedModels:
-    """The comparison of structures that an earlier ``twinloop identify --compare`` stored.
+    """Return the comparison of structures that an earlier ``twinloop identify --compare`` stored.
 
     Raises:
-        InputError: no such run, or one without a comparison.
+        InputError: there is no such run, or it has no comparison.
     """
     found = nested_of(read_identified(path), str(path))
     if found is None:
@@ -191,7 +191,7 @@ def read_nested(path: Path) -> NestedModels:
 
 
 def nested_of(run: Mapping[str, Any], source: str) -> NestedModels | None:
-    """The comparison of structures within the result of an identify run; None where it made none."""
+    """Return the comparison of structures in the result of an identify run; None if it has none."""
     compared = run.get("structures")
     return _nested(compared, source) if compared else None
 
@@ -205,7 +205,7 @@ def compare_nested(
     config: FitConfig | None = None,
     folds: int = 3,
 ) -> NestedModels:
-    """Fit rival structures now, each with and without its physics, judged on folds that they have not seen."""
+    """Fit alternative structures, each with and without its physics, and compare them on held-out folds."""
     found = compare(twin, episodes, backend=backend, structures=chosen_structures(names), folds=folds, config=config)
     return _nested(found.to_json(), "compared now")
 
@@ -229,11 +229,11 @@ def _nested(compared: Mapping[str, Any], source: str) -> NestedModels:
     return NestedModels(twin=compared["twin"], rows=tuple(rows), skipped=skipped, source=source)
 
 
-_MOST_ROWS = 24  # of a forest; the largest are shown, and the table has them all
+_MOST_ROWS = 24  # rows of a forest plot: significant ones, then the largest
 
 
 def where_section(page: ReportPage, found: UnexplainedResult) -> None:
-    """Shares, events, states, worst moments, and what to try first."""
+    """Write shares, model terms to try first, events, states, and the worst moments."""
     names = [channel.removeprefix("position/") for channel in found.channels]
     page.section(
         "What no parameter explains",

@@ -1,4 +1,4 @@
-"""Why a twin errs: which parameters, how surely, and where the rest lives; one ranked answer in words and numbers."""
+"""Attribute a twin's error to groups of parameters, locate the unexplained part, and rank the causes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def why_section(
     where: UnexplainedResult | None = None,
     moved: Sensitivity | None = None,
 ) -> None:
-    """The ranked answer, its bars, one-at-a-time exchanges, where the rest lives, and what moves the predictions."""
+    """Write the ranked answer, its bars, single exchanges of groups, the unexplained part, and the sensitivity."""
     page.section(
         "Why the twin errs",
         "The twin was replayed with its nominal parameters, with the identified ones, and with mixtures of both, "
@@ -148,10 +148,10 @@ def _index(moved: Sensitivity, row: int, column: int) -> str:
 
 
 def own_groups(attributing: AttributionOptionsRequest) -> dict[str, tuple[str, ...]]:
-    """A user's groups, of the file and of the command line.
+    """Return the user's groups, from the file and from the command line.
 
     Raises:
-        InputError: the file is no mapping of names to lists of patterns; see `read_groups`.
+        InputError: the file is not a mapping of names to lists of patterns; see `read_groups`.
     """
     found = {} if attributing.groups is None else _groups_of_file(attributing.groups)
     return found | read_groups(attributing.group)
@@ -175,7 +175,7 @@ class GapCauses:
         return [first, *sorted(others, key=lambda e: -float(e.nominal**2 * e.left.estimate if e.nominal else 0.0))]
 
     def sentences(self) -> list[str]:
-        """The ranked answer, a sentence or two for each channel."""
+        """Return the ranked answer, with one or two sentences for each channel."""
         return [explanation.sentence(self._place(explanation.channel)) for explanation in self.explanations()]
 
     def _place(self, channel: str) -> str:
@@ -189,7 +189,7 @@ class GapCauses:
         )
 
     def text(self) -> str:
-        """The answer for a terminal."""
+        """Return the answer as text for a terminal."""
         found = self.attribution
         head = f"Why: shares of the mean squared error over {len(found.episodes)} episodes, {found.note}."
         how = f"{found.worlds} worlds: {found.coalitions}" + (
@@ -201,7 +201,7 @@ class GapCauses:
         return "\n".join(lines)
 
     def parts(self) -> list[str]:
-        """What of the log was replayed, where a budget did not allow all of it."""
+        """Return lines on the replayed part of the log, if the budget did not allow all of it."""
         moved = "" if self.moved is None else self.moved.part
         every = (("shares and what is left", self.attribution.part), ("sensitivity", moved))
         return [f"Replayed for {what}: {part}." for what, part in every if part]
@@ -227,7 +227,7 @@ class GapCauses:
         ]
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary for files (schema 1)."""
         return {
             "schema": 1,
             "sentences": self.sentences(),
@@ -256,7 +256,7 @@ def explain(
         params: the identified distribution.
         backend: runs the replays.
         options: windows of the log and compared channels.
-        asking: groups, draws, sensitivity.
+        asking: options on groups, draws and sensitivity.
         note: remark on the episodes for readers.
         names: of twin and log, for commands in the result.
     """
@@ -276,7 +276,7 @@ def explain(
 
 
 def run_why(request: GapWhyRequest, console: Console) -> Outcome:
-    """Print and store why a twin errs on a log.
+    """Attribute a twin's error on a log; print and store the result.
 
     With ``params`` from a run on the same log, only that run's held-out episodes are used.
     """

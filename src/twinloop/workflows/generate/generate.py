@@ -33,22 +33,22 @@ from twinloop.twin import load_twin
 from twinloop.workflows.coverage.coverage import draws_lines
 from twinloop.workflows.generate.requests import GenerateRequest, ReplayRequest
 
-# In the order of an episode's life, with what each step covers.
+# Steps of an episode in their order, each with a description.
 STEPS = {
     "start": "loading the twin and the task, starting processes",
     "draw": "parameters of every world",
-    "reset": "where the worlds begin",
-    "expert": "deciding the commands",
+    "reset": "initial states of the worlds",
+    "expert": "computing the commands",
     "command path": "encoder map, bias and delay of the commands",
     "physics": "MuJoCo",
-    "recording": "copying states, watching for lost worlds",
-    "sensing and success": "readings in the dataset's units, the predicate",
+    "recording": "copying states, detecting invalid worlds",
+    "sensing and success": "readings in the dataset's units, success predicate",
     "provenance": "records of the kept episodes",
-    "idle": "worker processes without work, results on their way",
-    "waiting": "the writing process without results",
+    "idle": "worker processes without work, results in transfer",
+    "waiting": "the writing process, without results to write",
     "encode parquet": "tables, hashes and statistics of the episodes",
     "statistics": "the dataset's metadata and quantiles",
-    "commit": "links, syncing to the disk, the swap",
+    "commit": "links, syncing to the disk, replacing the folder",
 }
 
 
@@ -83,7 +83,7 @@ def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted
 
 
 def profile_table(figures: dict[str, Any]) -> Table:
-    """The figures as a table, the largest shares visible at a glance."""
+    """Return the profile as a table; steps with at least a tenth of the time are bold."""
     title = f"{figures['seconds']:.1f} s on {figures['processes']} processes, {figures['episodes']} episodes attempted"
     table = Table("step", title=title)
     for name in ("writer, s", "workers, s", "share", "ms per episode"):
@@ -101,7 +101,7 @@ def profile_table(figures: dict[str, Any]) -> Table:
     return table
 
 
-_NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # done before a run that does not go on
+_NOTHING = {"attempted": 0, "episodes": 0, "frames": 0}  # counts before a run that is not resumed
 
 
 def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
@@ -152,10 +152,10 @@ def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path
 
 
 def checked_workers(workers: int) -> int:
-    """The number of processes to use; 0 means every core.
+    """Return the number of processes to use; 0 means every core.
 
     Raises:
-        InputError: a negative number.
+        InputError: the number is negative.
     """
     if workers < 0:
         raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
@@ -163,7 +163,7 @@ def checked_workers(workers: int) -> int:
 
 
 def opened(config: GenerateConfig, engine: str, *, workers: int) -> WorkEngine:
-    """The engine for a run, with no more processes of this machine than it has batches."""
+    """Return the engine of a run; a local one has no more processes than the run has batches."""
     if engine == "local":
         workers = min(checked_workers(workers), batches(config))
     return open_engine(engine, workers=workers)
@@ -177,7 +177,7 @@ def states_pass(
     resume: bool = False,
     profile: Profile | None = None,
 ) -> dict[str, Any]:
-    """Pass one, timed; the clock goes to ``OUTPUT.log.jsonl`` (in a store to ``log/``), never into the data."""
+    """Run the first pass, and write its timing to ``OUTPUT.log.jsonl`` (in a store to ``log/``), not into the data."""
     began, workers = time.perf_counter(), engine.workers
     before = _done_so_far(output) if resume else _NOTHING
     result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
@@ -199,7 +199,7 @@ def states_pass(
 
 
 def states_line(figures: Mapping[str, Any], output: Path | str) -> str:
-    """One line about a states pass."""
+    """Return the result of a states pass as one line."""
     low, high = figures["yield_interval"]
     timing = figures["timing"]
     return (
@@ -212,29 +212,29 @@ def states_line(figures: Mapping[str, Any], output: Path | str) -> str:
 
 
 def _invalid(figures: Mapping[str, Any]) -> str:
-    """How many worlds were lost, and why."""
+    """Return the number of invalid worlds, with the reasons, as text."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in figures["reasons"].items())
-    return f"{figures['invalid']} invalid" + (f" and set aside ({reasons})" if reasons else "")
+    return f"{figures['invalid']} invalid" + (f" and stored apart ({reasons})" if reasons else "")
 
 
 def render_line(figures: Mapping[str, Any]) -> str:
-    """One line about a rendering pass."""
+    """Return the result of a rendering pass as one line."""
     return (
         f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_views(figures)}; "
-        f"{figures['pictures_per_second']:.3g} pictures/s ({figures['frames_per_second']:.3g} frames/s): "
+        f"{figures['pictures_per_second']:.3g} images/s ({figures['frames_per_second']:.3g} frames/s): "
         f"{figures['output']}"
     )
 
 
 def _views(figures: Mapping[str, Any]) -> str:
-    """The cameras and their sizes, and those that were there before."""
+    """Return the rendered cameras with their sizes, and those whose images were copied, as text."""
     made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in figures["sizes"].items())
-    kept = f", beside {', '.join(figures['carried'])} as before" if figures["carried"] else ""
+    kept = f", and {', '.join(figures['carried'])} as before" if figures["carried"] else ""
     return made + kept
 
 
 def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool) -> dict[str, Any]:
-    """Run and time the second pass; blocks committed before a resumed run are not counted."""
+    """Run and time the second pass; its rates exclude blocks that were committed before a resumed run."""
     began = time.perf_counter()
     before = _done_so_far(target) if resume else _NOTHING
     rendered = render_dataset(source, target, settings, workers=checked_workers(workers), resume=resume)
@@ -251,7 +251,7 @@ def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers
 
 
 def _done_so_far(output: Path | str) -> dict[str, int]:
-    """What a run that is to be resumed has committed."""
+    """Return the counts that an interrupted run has committed."""
     progress = committed(output)
     attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
     return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}

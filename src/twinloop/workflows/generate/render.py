@@ -1,4 +1,4 @@
-"""Render stored episodes again: by another renderer, from more cameras, in other sizes, through a sensor's eyes."""
+"""Render stored episodes again: by another renderer, from more cameras, in other sizes, or with a sensor model."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]
 
 
 def _scalar(text: str) -> bool | int | float | str:
-    """A value as it was meant: yes or no, a number, or a word."""
+    """Return a text as a Boolean or a number, if it is one, else unchanged."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

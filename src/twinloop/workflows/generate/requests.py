@@ -15,26 +15,26 @@ class GenerateRequest(WorkersOption, Request):
     """Generate a randomized dataset of an expert's successful episodes from a YAML file."""
 
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE")]]
-    """What to generate: scene, randomization, rollout, and optionally render."""
+    """The generate file, with the sections scene, randomization, rollout, and optionally render."""
     output: str
     """Folder of the dataset, or an address such as s3://bucket/prefix; images, if requested, go to OUTPUT-images."""
     episodes: int | None = None
-    """Attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
+    """Number of attempts, instead of parallel_envs × episodes_per_env; the successes among them are kept."""
     seed: int | None = None
     """Run seed, instead of the file's."""
     randomize_from: Path | None = None
     """Folder of an identify run: draw from its distribution instead of the file's randomization. See
     docs/concepts/uncertainty.md."""
     resume: bool = False
-    """Go on from a run that was stopped."""
+    """Continue an interrupted run."""
     keep: Literal["success", "all"] = "success"
-    """Keep successful episodes only, or all of them, marked."""
+    """Keep the successful episodes only, or all episodes with their outcome."""
     engine: str = "local"
-    """Where worlds run: local, ray (this machine, or the cluster of RAY_ADDRESS) or ray:HOST:PORT."""
+    """Engine that runs the worlds: local, ray (this machine, or the cluster of RAY_ADDRESS) or ray:HOST:PORT."""
     backend: str | None = None
-    """How the worlds run, instead of the file's rollout.backend."""
+    """Backend that steps the worlds, instead of the file's rollout.backend."""
     profile: bool = False
-    """Show where the time goes, step by step."""
+    """Print the time that each step of the run takes."""
 
 
 @request
@@ -44,27 +44,27 @@ class RenderRequest(WorkersOption, Request):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DATASET")]]
     """Folder of a generated dataset, with or without images."""
     renderer: str = "auto"
-    """mitsuba, gl, warp, one of your own as FILE.py:CLASS, or auto: the fastest that works here."""
+    """mitsuba, gl, warp, your own renderer as FILE.py:CLASS, or auto: the fastest one that works here."""
     camera: tuple[str, ...] = ()
-    """Cameras to render, all by default. Existing images of other cameras are copied."""
+    """Cameras to render; by default all. Existing images of other cameras are copied."""
     size: tuple[str, ...] = ("320x240",)
-    """Width x height in pixels; of one camera alone as front=640x480."""
+    """Image size as WIDTHxHEIGHT in pixels; for one camera alone as front=640x480."""
     episodes: str | None = None
-    """How many (30), ranges (0:30, 40:), or indices with commas (3,5,8); all by default."""
+    """Episodes to render: a number of them (30), ranges (0:30, 40:), or indices (3,5,8); by default all."""
     output: Path | None = None
     """Folder of the new dataset; by default next to the source, with the renderer's name added."""
     resume: bool = False
-    """Go on from a run that was stopped, or whose renderer died."""
+    """Continue a run that was interrupted, or whose renderer crashed."""
     samples: int | None = None
-    """Samples per pixel, where the renderer has such a setting."""
+    """Samples per pixel, if the renderer has this setting."""
     quality: tuple[str, ...] = ()
-    """More settings of the renderer, as KEY=VALUE."""
+    """Other settings of the renderer, as KEY=VALUE."""
     annotations: str = ""
     """Annotations, separated by commas, or all: see docs/guides/annotations.md."""
     sensors: tuple[str, ...] = ("clean",)
-    """clean: as rendered; device: as the twin's own cameras see; or CAMERA=DEVICE for each."""
+    """clean: without a sensor model; device: with the sensor models of the twin; or CAMERA=DEVICE for each."""
     subframes: int = 16
-    """Largest number of renderings for one image of a sensor with motion in view; 1: no blur, no rolling shutter."""
+    """Maximum number of renderings for one sensor image with motion; 1 gives no motion blur and no rolling shutter."""
 
 
 @request
@@ -74,7 +74,7 @@ class ReplayRequest(Request):
     dataset: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="DIR")]]
     """Folder of a generated dataset."""
     episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
-    """Its episode_index."""
+    """Its index in the dataset (episode_index)."""
     aside: bool = False
     """EPISODE is the number of an attempt whose world became invalid."""
     verify: bool = False

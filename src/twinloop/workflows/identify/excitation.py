@@ -24,7 +24,7 @@ from twinloop.workflows.run.results import claim_output, write_result
 
 
 def _options(planning: PlanOptions) -> ExcitationOptions:
-    """How the excitation is looked for."""
+    """Return the options of the search for an excitation."""
     return ExcitationOptions(
         duration=planning.duration,
         piece=min(5.0, planning.duration),
@@ -35,7 +35,7 @@ def _options(planning: PlanOptions) -> ExcitationOptions:
 
 
 def run_plan(asked: IdentifyRequest, log: LogEpisodes | None, config: FitConfig, console: Console) -> dict[str, Any]:
-    """Print the parameters that a log, or none, determines; store an excitation, and results if a folder is given."""
+    """Print which parameters a log, or none, determines; store an excitation and the results, if requested."""
     request, reference, output = asked.planning, asked.twin, asked.output
     if not 0 < request.speed_share <= 1:
         share = f"--speed-share {request.speed_share:g} is no share."

@@ -1,4 +1,4 @@
-"""Identify a twin from a log: figures, result.json, report; and beyond the fit ranges, rival structures, drift."""
+"""Identify a twin from a log: fit, ranges, alternative structures, drift, result.json and report."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from twinloop.workflows.identify.requests import FitOptions, IdentifyRequest, Po
 from twinloop.workflows.run.results import claim_output, write_run
 from twinloop.workflows.run.sections import gap_section, gap_tables_section
 
-_LEAST_REFITS = 40  # one beyond each end of a 95 % interval
+_LEAST_REFITS = 40  # with 40, one refit is beyond each end of a 95 % interval
 
 
 def read_fit(path: Path) -> FitConfig:
@@ -45,7 +45,7 @@ def read_fit(path: Path) -> FitConfig:
 
     Raises:
         InputError: the file is missing, is not YAML, or a value has the wrong type; names the key.
-        UnknownNameError: a key that does not exist; names the nearest.
+        UnknownNameError: a key does not exist; names the nearest.
     """
     value = load_yaml(path)
     if not isinstance(value, Mapping):
@@ -61,7 +61,7 @@ def fit_config(fitting: FitOptions) -> FitConfig:
     """Return the configuration in a file, or the default one, with the flags applied.
 
     Raises:
-        InputError: a fitting.window that is not longer than 0, or as `read_fit`.
+        InputError: the window is not longer than 0, there are too few refits, or as `read_fit`.
     """
     config = FitConfig() if fitting.fit is None else read_fit(fitting.fit)
     if fitting.window is not None:
@@ -83,7 +83,7 @@ def fit_config(fitting: FitOptions) -> FitConfig:
 
 
 def _known_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
-    """Refuse keys that no field of a dataclass, or of one within it, has."""
+    """Refuse keys that are not fields of a dataclass, or of a dataclass nested in it."""
     hints = get_type_hints(kind)
     for key, item in value.items():
         if key not in hints:
@@ -99,7 +99,7 @@ def _known_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str
 
 
 def _dataclass_in(hint: Any) -> type | None:
-    """The dataclass that an annotation holds, if any."""
+    """Return the dataclass in a type annotation, or None."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint
     return next((found for part in get_args(hint) if (found := _dataclass_in(part))), None)
@@ -137,7 +137,7 @@ class IdentifyOutcome:
         return self.result.distribution if self.ranges is None else self.ranges.distribution
 
     def figures(self) -> dict[str, Any]:
-        """Plain figures for result.json; wall-clock seconds included, because a run is not data."""
+        """Return the metrics for result.json as a JSON-compatible dictionary, wall-clock seconds included."""
         return {
             **self.result.to_json(),
             "distribution": self.distribution.to_json(),
@@ -152,7 +152,7 @@ class IdentifyOutcome:
         }
 
     def text(self) -> str:
-        """Everything that was found, for a terminal."""
+        """Return all results as text for a terminal."""
         parts = [self.result.text()]
         beyond = (self.ranges, self.gap, self.compared, self.drifted, self.learned)
         parts += [part.text() for part in beyond if part is not None]
@@ -218,10 +218,10 @@ def fit(
 def split_log(
     episodes: Sequence[Episode], holdout: str | None, calibration: str | None
 ) -> tuple[list[Episode], list[Episode], list[Episode]]:
-    """Training, calibration and held-out episodes; ``calibration`` counts among those that are not held out.
+    """Return training, calibration and held-out episodes; ``calibration`` selects among those not held out.
 
     Raises:
-        InputError: see `HoldoutSpec`; or nothing is left to train on.
+        InputError: see `HoldoutSpec`; or no training episode is left.
     """
     rest, held = HoldoutSpec.parse(holdout).split([episode.index for episode in episodes])
     if calibration is None:
@@ -239,7 +239,7 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
     """Identify a twin from a log; or plan the recording of one.
 
     Raises:
-        InputError: flags without effect, or no data or output.
+        InputError: a flag has no effect, or data or output are missing.
     """
     planning = request.planning
     if planning.plan:
@@ -258,7 +258,7 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
 
 
 def _refuse_with_plan(request: IdentifyRequest) -> None:
-    """Refuse what only a fit could do, because a plan fits nothing."""
+    """Refuse options of a fit together with --plan, which fits nothing."""
     of_fit = {**vars(request.ranging), "holdout": request.holdout}
     of_fit |= {name: getattr(request.fitting, name) for name in ("bootstrap", "profile")}
     usual = {**vars(PostFitAnalyses()), "holdout": None, "bootstrap": 0, "profile": ()}
@@ -286,7 +286,7 @@ def identify_log(
 
 
 def _refuse_early(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None) -> None:
-    """Refuse before the fit what would only be refused after it."""
+    """Check the options of the analyses after the fit, so that errors are raised before it."""
     if asked.compare:
         chosen_structures(asked.structures, asked.structure_file)
         held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)

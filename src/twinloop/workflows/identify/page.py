@@ -1,4 +1,4 @@
-"""Sections of the report of an identification: estimates, what rests on what, ranges, structures, drift."""
+"""Write the report of an identification: estimates, correlations, residuals, ranges, structures, drift."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import autocorrelation
 from twinloop.twin import Twin
 
-_CLIPS = 2  # held-out clips that are drawn
+_CLIPS = 2  # plotted held-out clips
 _LAG_SECONDS = 1.0
 _MOST_LAGS = 200
-_DRIFTS = 8  # parameters whose course is drawn, the surest changes first
+_DRIFTS = 8  # plotted parameters, the most significant changes first
 
 
 def identify_section(
@@ -99,7 +99,7 @@ def _identifiability(page: ReportPage, result: IdentifyResult) -> None:
 def _correlations(page: ReportPage, found: ParamDistribution) -> None:
     variance = np.diag(found.covariance)
     known = np.flatnonzero(np.asarray(found.determined) & (variance > 0))
-    if len(known) < 2:  # one correlates with nothing
+    if len(known) < 2:  # a single parameter has no correlation
         return
     size = np.sqrt(variance[known])
     correlation = found.covariance[np.ix_(known, known)] / np.outer(size, size)
@@ -124,7 +124,7 @@ def _profiles(page: ReportPage, result: IdentifyResult) -> None:
 def _residuals(
     page: ReportPage, result: IdentifyResult, twin: Twin, training: Sequence[Episode], config: FitConfig
 ) -> None:
-    """Add the autocorrelation of the residual."""
+    """Write the autocorrelation of the training residuals."""
     logs = prepare_replay(twin, training, config.replay)
     table = logs.twin.table(1, {**config.fixed, **result.values})
     residual = replay(open_backend(), logs, table)[0] - logs.measured
@@ -160,10 +160,10 @@ def _long(clip: np.ndarray, lags: int) -> bool:
 def ranges_section(
     page: ReportPage, ranges: CalibratedRanges, twin: Twin, held_out: Sequence[Episode], config: FitConfig
 ) -> None:
-    """κ and its calibration, residual noise, the coverage curve, and held-out clips in their ranges."""
+    """Write κ with its calibration, residual noise, the coverage curve, and held-out clips in their ranges."""
     found = ranges.distribution
     calibration, noise = found.calibration, found.noise
-    assert calibration is not None  # noqa: S101 - calibration has filled both in
+    assert calibration is not None  # noqa: S101 - the calibration has set both
     assert noise is not None  # noqa: S101
     page.section(
         "Ranges for randomization",
@@ -249,7 +249,7 @@ def structures_section(page: ReportPage, compared: StructureComparison) -> None:
 
 
 def drift_section(page: ReportPage, found: Drift) -> None:
-    """What changed while the log was recorded."""
+    """Write the parameters that changed while the log was recorded."""
     order = {name: place for place, name in enumerate(found.drifting)}
     shown = sorted(found.params, key=lambda p: (order.get(p.name, len(order)), p.p_change))[:_DRIFTS]
     said = f"{', '.join(found.drifting)} changed." if found.drifting else "No parameter changed that these data show."

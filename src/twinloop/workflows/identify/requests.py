@@ -12,20 +12,20 @@ from twinloop.workflows.run.request import ReportedRequest, request
 
 @request
 class FitOptions:
-    """How the fit walks, where the defaults do not suit the log."""
+    """Options of the fit, if the defaults do not suit the log."""
 
     fit: Path | None = None
-    """YAML with the options of the fit (docs/guides/identify.md); the flags below override it."""
+    """YAML file with options of the fit (docs/guides/identify.md); the flags below override it."""
     window: float | None = None
-    """Replay windows of so many seconds instead of whole episodes, from measured positions and speeds."""
+    """Length in seconds of windows that are replayed from measured states, instead of whole episodes."""
     free: tuple[str, ...] = ()
-    """Parameters to fit, as patterns such as 'joint/*/damping'; by default the robot's that a log can determine."""
+    """Parameters to fit, as patterns such as 'joint/*/damping'; by default the robot's, if a log can determine them."""
     bootstrap: int = 0
     """Number of fits to resampled episodes (or blocks of time), for the intervals."""
     profile: tuple[str, ...] = ()
-    """Parameters whose profile likelihood is walked: how much worse the fit is where each is held elsewhere."""
+    """Parameters with a profile likelihood: the increase of the error if each is held at other values."""
     measured_torque: bool = False
-    """Drive a torque-controlled twin by the torques that were measured, instead of those that were commanded."""
+    """Drive a torque-controlled twin with the measured torques instead of the commanded ones."""
 
 
 @request
@@ -37,20 +37,20 @@ class PlanOptions:
     excitation: Path | None = None
     """With --plan: write a motion that determines the other parameters, within the robot's limits, to this .yaml."""
     duration: float = 30.0
-    """Seconds of one pass of that motion."""
+    """Duration of one pass of that motion, in seconds."""
     repeat: int = 4
-    """How often it will be recorded, each pass an episode."""
+    """Number of passes to record, each as one episode."""
     optimal: Literal["D", "A", "E"] = "D"
-    """What of the open parameters' covariance is made small: determinant, trace or largest eigenvalue."""
+    """Criterion to minimize: determinant (D), trace (A) or largest eigenvalue (E) of the parameters' covariance."""
     speed_share: float = 0.6
-    """Part of the servos' no-load speed, and of the acceleration that their torque gives, that it may use."""
+    """Share of the servos' no-load speed, and of the acceleration by their torque, that the motion may use."""
     plan_seed: int = 0
-    """Seed of the plausible parameters and of the search."""
+    """Seed of the drawn parameters and of the search."""
 
 
 @request
 class PostFitAnalyses:
-    """Beyond the fit: ranges that cover real clips, physics that is missing, change in time."""
+    """Analyses after the fit: ranges that cover real clips, missing physics, change over time."""
 
     calibrate: str | None = None
     """Additional clips that widen the ranges to their nominal coverage: last:K of those not held out, every:K, or
@@ -61,9 +61,9 @@ class PostFitAnalyses:
     structures: tuple[str, ...] = ()
     """Names of the structures to compare; by default all."""
     structure_file: Path | None = None
-    """YAML with structures of your own (docs/guides/identify.md)."""
+    """YAML file with your own structures (docs/guides/identify.md)."""
     folds: int = 3
-    """Folds of episodes over which structures are cross-fitted; with --holdout they are judged on that instead."""
+    """Number of folds for cross-fitting of structures; with --holdout they are tested on those episodes instead."""
     drift: str | None = None
     """Test for change between groups of episodes: a number of groups in order, hour, day, or a condition's name."""
     posterior: Literal["sbi"] | None = None
@@ -80,7 +80,7 @@ class IdentifyRequest(ReportedRequest):
     twin: str
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
     data: tuple[str, ...] = ()
-    """A log or dataset, or the name of a public set; of several, the episodes are counted through."""
+    """Logs, datasets or names of public sets; the episodes of several are numbered consecutively."""
     holdout: str | None = None
     """Held-out episodes: last:K, every:K, or episode numbers separated by commas; by default none, with a warning."""
     fitting: FitOptions = field(default_factory=FitOptions)

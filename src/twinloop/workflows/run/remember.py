@@ -1,4 +1,4 @@
-"""Runs that happen within a workspace are written down there, and the datasets that they made are added."""
+"""Record commands in their workspace, and add the datasets that they made."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.storage.targets import is_address, local_path
 from twinloop.workflows.run.results import finite
 
-# What a workspace keeps of a command's runs: of those that measure the figures, of those that make something the
-# datasets too. Those that store their own runs (evaluate, curate, train) say which: ``run_id``.
+# Content that a workspace records of a run: its metrics (measures), its datasets too (makes), or hashes of files only
+# (stores). Commands that record their runs themselves (evaluate, curate, train) return a ``run_id``.
 Record = Literal["measures", "makes", "stores"]
-_SHOWN = 5  # sentences on files that cannot be read
-_MOST_BYTES = 4096  # of one figure; a run's result.json has the rest
+_SHOWN = 5  # printed sentences on files that cannot be read
+_MOST_BYTES = 4096  # per recorded metric; result.json has larger ones
 
 
 def remember(
@@ -32,7 +32,7 @@ def remember(
     started: datetime,
     ended: datetime,
 ) -> str | None:
-    """Write a command down as `_recorded` does, and seal the files that it wrote; returns lines for people."""
+    """Record a command in its workspace, and seal the files that it wrote; return lines for people."""
     lines = [
         _recorded(record, words, figures, code, started=started, ended=ended),
         _sealed(words, figures) if record else None,
@@ -54,7 +54,7 @@ def _sealed(words: Sequence[str], figures: Mapping[str, Any]) -> str | None:
         with Workspace.open(root) as workspace:
             seal_run(workspace.root, workspace.state, written)
     except (TwinloopError, OSError, sqlite3.Error) as error:
-        return f"Changes of the files in {written} will not be noticed: {error}"
+        return f"Changes of the files in {written} will not be detected: {error}"
     return None
 
 
@@ -80,7 +80,7 @@ def _recorded(
     written = _written(words, figures)
     place = written or Path(str(figures.get("workspace") or Path.cwd()))
     if not any((folder / "twinloop.yaml").is_file() for folder in (place, *place.parents)):
-        return None  # most commands run outside of any, and need not load what a catalog needs
+        return None  # outside of a workspace the catalog is not imported
     from twinloop.catalog import Workspace
 
     root = Workspace.find(place)
@@ -91,22 +91,22 @@ def _recorded(
             run = workspace.record_run(words[0], written, result, started, ended, list(words))
             added = [workspace.add(path, run_id=run) for path in _datasets(written if record == "makes" else None)]
     except (TwinloopError, OSError, sqlite3.Error) as error:
-        return f"Not written down in the workspace {root}: {error}"
+        return f"Not recorded in the workspace {root}: {error}"
     lines = [f"Batch {one.batch} of the workspace: {one.new} new episodes, {one.known} known." for one in added]
     lines += [f"Cannot be read: {sentence}" for one in added for sentence in one.unreadable[:_SHOWN]]
     return "\n".join(lines) or None
 
 
 def _written(words: Sequence[str], figures: Mapping[str, Any]) -> Path | None:
-    """The local folder that a command wrote."""
+    """Return the local folder that a command wrote, or None."""
     output = figures.get("output") or figures.get("stored")
-    if output is None:  # measurements do not repeat it
+    if output is None:  # measuring commands do not return it
         said = [word.removeprefix("--output=") for word in words if word.startswith("--output=")]
         said += [word for before, word in pairwise(words) if before == "--output"]
         output = said[-1] if said else None
     if output is None or is_address(str(output)):
         return None
-    folder = Path(os.path.abspath(local_path(str(output))))  # noqa: PTH100 - ../x lies outside, a link within
+    folder = Path(os.path.abspath(local_path(str(output))))  # noqa: PTH100 - resolves ../x, but no links
     return folder if folder.is_dir() else None
 
 
@@ -121,5 +121,5 @@ def _datasets(folder: Path | None) -> list[Path]:
 
 
 def _short(figures: Mapping[str, Any]) -> dict[str, Any]:
-    """The figures of a run that are no tables."""
+    """Return the metrics that are small enough for the catalog."""
     return {key: value for key, value in figures.items() if len(dumps(value)) <= _MOST_BYTES}

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 _NO_VALUE = ("None", "False", "", "''")  # defaults that the help does not print
 _DEFAULT = tyro.conf.arg(help_behavior_hint=lambda value: "" if value in _NO_VALUE else f"(default: {value})")
 Texts = Annotated[tuple[str, ...], tyro.conf.UseAppendAction]
-"""Words given one by one, with the flag again for each."""
+"""Texts that are given one by one: the flag is repeated for each."""
 
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
@@ -60,15 +60,15 @@ class ScenarioFolderRequest(Request):
     """Common to commands on stored scenarios."""
 
     scenarios: Path | None = None
-    """Folder of scenarios; by default the workspace's, or scenarios here."""
+    """Folder of scenarios; by default that of the workspace, or the folder scenarios here."""
 
 
 @request
 class SeedOption:
-    """Common to commands that draw by chance."""
+    """Common to commands with random draws."""
 
     seed: int = 0
-    """Run seed. The same seed gives the same draws, and the same worlds to all that is compared."""
+    """Run seed. The same seed gives the same draws, and the same worlds for everything that is compared."""
 
 
 @request
@@ -76,15 +76,15 @@ class WorkersOption:
     """Common to commands that compute in several processes."""
 
     workers: int = 0
-    """Processes; 0 uses every core. The result does not depend on their number."""
+    """Number of processes; 0 uses every core. The result does not depend on it."""
 
 
 @request
 class LevelOption:
-    """Common to commands that give intervals."""
+    """Common to commands that report intervals."""
 
     level: float = 0.95
-    """Confidence level of intervals; tests are at one minus it."""
+    """Confidence level of intervals; the significance level of tests is one minus this value."""
 
 
 @request

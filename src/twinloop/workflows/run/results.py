@@ -1,4 +1,4 @@
-"""What every run begins and ends with: its folder, ``result.json``, its page, conditions on figures, its exit code."""
+"""Begin and end every run: its folder, ``result.json``, its report, conditions on metrics, and its exit code."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def claim_output(folder: Path) -> None:
 
 @contextlib.contextmanager
 def finishing(folder: Path, purpose: str = "") -> Generator[None]:
-    """Hold a run's folder while its files are written; ``purpose`` is for a block around another one.
+    """Lock a run's folder while its files are written; nested blocks need a different ``purpose`` each.
 
     Raises:
         DatasetLockedError: another process writes there.
@@ -77,7 +77,7 @@ _COMMAND: ContextVar[tuple[str, Any] | None] = ContextVar("command", default=Non
 
 @contextlib.contextmanager
 def made_by(command: str, request: Any) -> Generator[None]:
-    """Let the folders that are written within the block keep a command and its request, all defaults included."""
+    """Store a command and its request, all defaults included, in the folders that are written within the block."""
     token = _COMMAND.set((command, request))
     try:
         yield
@@ -93,10 +93,10 @@ def write_request(folder: Path) -> None:
 
 
 def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
-    """Store a run's request and then its figures, without credentials, as ``FOLDER/result.json``.
+    """Store a run's request and then its metrics, without credentials, as ``FOLDER/result.json``.
 
     Returns:
-        The figures as stored.
+        The metrics as stored.
     """
     write_request(folder)
     stored = redacted_values(finite(dict(figures)))
@@ -105,7 +105,7 @@ def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Path, console: Console) -> Path | None:
-    """Fill and write a page, or print what it needs: the metrics do not depend on it."""
+    """Fill and write a page; if a package for it is missing, print its name and return None."""
     try:
         fill(page)
         page.write(path)
@@ -119,10 +119,10 @@ def write_report(page: ReportPage, fill: Callable[[ReportPage], None], path: Pat
 def write_run(
     folder: Path, figures: Mapping[str, Any], page: ReportPage, fill: Callable[[ReportPage], None], console: Console
 ) -> dict[str, Any]:
-    """Write a run's report and then its figures; returns the figures as stored.
+    """Write a run's report and then its metrics; return the metrics as stored.
 
-    ``result.json`` comes last: a folder that has it is finished. A run that was killed, or whose disk was full, can
-    then be made again in the same folder.
+    ``result.json`` is written last: a folder that has it is complete. A run that was killed, or whose disk was full,
+    can therefore be repeated in the same folder.
     """
     with finishing(folder):
         write_report(page, fill, folder / "report.html", console)
@@ -145,11 +145,11 @@ _SCORES = (
 
 
 def _and_each(*names: str) -> tuple[str, ...]:
-    """A figure of all together, and of each joint, task or policy."""
+    """Return the names of metrics, and the patterns of the same metrics per joint, task or policy."""
     return (*names, *(f"{name}/*" for name in names))
 
 
-# By verb and kind; * stands for what the data say: a joint, a task, a policy, a signal.
+# Metrics by verb and kind; * matches a name from the data: a joint, a task, a policy, a signal.
 _FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
     ("gap", "dynamics"): (*_and_each("skill", "gap_ratio"), "nrmse", "rmse/*", "delay/*", *_WHY),
     ("gap", "why"): _WHY,
@@ -229,10 +229,10 @@ class FailCondition:
 
 
 def parse_conditions(texts: Sequence[str]) -> tuple[FailCondition, ...]:
-    """Read conditions before the work begins.
+    """Parse conditions, before the work begins.
 
     Raises:
-        InputError: one that is not NAME < NUMBER, NAME.low < NUMBER or the like.
+        InputError: a condition has another form than NAME < NUMBER or NAME.low < NUMBER.
     """
     return tuple(_parse(text) for text in texts)
 
@@ -261,7 +261,7 @@ def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> 
     """Refuse a condition on a metric that a command never has, before the work begins.
 
     Args:
-        conditions: of the user.
+        conditions: the user's conditions.
         figures: names of metrics; ``*`` matches names from the data, such as a joint's.
 
     Raises:
@@ -274,7 +274,7 @@ def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> 
 
 
 def _meets(asked: str, told: str) -> bool:
-    """Whether two patterns may mean one name: as far as both are spelt out, from the beginning on, where both are."""
+    """Return whether two patterns may match one name; of two with wildcards only the beginnings are compared."""
     if asked == told or fnmatchcase(asked, told) or fnmatchcase(told, asked):
         return True
     both = [re.split(r"[*?\[]", text, maxsplit=1) for text in (asked, told)]
@@ -286,29 +286,29 @@ def _meets(asked: str, told: str) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class FailVerdict:
-    """Which figures made which condition true; none where the run passed."""
+    """The true conditions, each with its metric; empty if the run passed."""
 
     failed: tuple[tuple[FailCondition, HeadlineMetric], ...]
 
     @property
     def code(self) -> int:
-        """The exit code: 1 where any condition is true."""
+        """Exit code: 1 if any condition is true, else 0."""
         return 1 if self.failed else 0
 
     def lines(self) -> list[str]:
-        """A line for each true condition."""
+        """Return a line for each true condition."""
         return [
             f"FAILED {condition.text}: {figure.name} is {figure.estimate:.4g}{_interval(figure)}{_unit(figure)}"
             for condition, figure in self.failed
         ]
 
     def to_json(self) -> list[dict[str, Any]]:
-        """A plain form for files."""
+        """Return a JSON-compatible list for files."""
         return [{"condition": condition.text, "figure": figure.name} for condition, figure in self.failed]
 
 
 def judge(conditions: Sequence[FailCondition], figures: Mapping[str, HeadlineMetric]) -> FailVerdict:
-    """Try every condition on every figure that it names."""
+    """Evaluate every condition on every metric that it names."""
     tried = [(condition, figure) for condition in conditions for figure in condition.matches(figures)]
     return FailVerdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
 
@@ -378,17 +378,17 @@ class MeasuredRun:
         subtitle: str = "",
         fill: Callable[[ReportPage], None] | None = None,
     ) -> Outcome:
-        """Store result.json and report.html, judge the conditions, and give the figures and the exit code.
+        """Store result.json and report.html, evaluate the conditions, and return the metrics and the exit code.
 
         Args:
-            figures: what the measurement found, in a plain form.
-            headline: the figures that conditions and the history see.
-            title: of the page.
-            subtitle: of the page.
+            figures: the result, JSON-compatible.
+            headline: the metrics for conditions and the history.
+            title: title of the page.
+            subtitle: subtitle of the page.
             fill: adds the sections of the page; None for no page.
 
         Raises:
-            UnknownNameError: a condition on a figure that the data did not give; all is stored even so.
+            UnknownNameError: a condition names a metric that the data did not give; the result is stored before.
         """
         result: dict[str, Any] = {
             **figures,
@@ -397,9 +397,9 @@ class MeasuredRun:
             "made": datetime.now(UTC).isoformat(timespec="seconds"),
             "headline": [figure.to_json() for figure in headline],
         }
-        if self.output is not None:  # before conditions are judged: one that names no figure must not lose the rest
+        if self.output is not None:  # stored before the conditions are evaluated, which may raise
             with finishing(self.output):
-                if fill is not None:  # result.json comes last, see `write_run`
+                if fill is not None:  # result.json is written last, see `write_run`
                     write_report(ReportPage(title, subtitle), fill, self.output / "report.html", self.console)
                 result = write_result(self.output, result)
         verdict = judge(self.conditions, {figure.name: figure for figure in headline})

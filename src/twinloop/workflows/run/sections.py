@@ -1,4 +1,4 @@
-"""Sections of reports: the same figures that were printed, drawn."""
+"""Write sections of reports, with plots of the printed metrics."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def gap_section(
     options: ReplayOptions | None = None,
     target: Sequence[float] | None = None,
 ) -> None:
-    """Add skill, mean absolute errors with the baselines, and one episode."""
+    """Write skill, mean absolute errors with the baselines, and one episode."""
     cut = "whole episodes" if gap.windows == len(gap.episodes) else f"{gap.windows} windows of {gap.length:.3g} s"
     page.section(
         "How far the twin is from the recorded robot",
@@ -67,14 +67,14 @@ def gap_section(
 
 
 def gap_tables_section(page: ReportPage, gap: GapReport) -> None:
-    """Every figure: RMSE and skill, change, horizons, delay, contact, the worst clips."""
+    """Write every metric: RMSE and skill, change, horizons, delay, contact, the worst clips."""
     page.section("Every figure", "Estimates with their intervals in brackets, in the units of each channel.")
     for head, body, caption in gap_tables(gap):
         page.table(head, body, caption=caption)
 
 
 def _key_figures(gap: GapReport) -> list[KeyMetric]:
-    """Skill, scaled error and gap ratio."""
+    """Return skill, scaled error and gap ratio as key metrics."""
     rival, scaled = (
         "1 perfect, 0 as good as each channel's best baseline",
         "RMSE over each channel's scale, mean of them",
@@ -107,7 +107,7 @@ def _episode_plot(
 
 
 def draws_section(page: ReportPage, plan: Plan, table: ParamTable) -> None:
-    """What the generated worlds drew, within which ranges."""
+    """Write which parameters the generated worlds drew, and their values within the ranges."""
     names = [name for name in table.names if np.ptp(table[name]) > 0]
     page.section(
         "What varied between worlds",
@@ -119,7 +119,7 @@ def draws_section(page: ReportPage, plan: Plan, table: ParamTable) -> None:
 
 
 def dataset_section(page: ReportPage, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
-    """Yield, speed, verdicts, and a contact sheet."""
+    """Write yield, speed, verdicts, and a contact sheet."""
     page.section("The dataset").figures(list(figures))
     page.table(["check", "verdict"], [list(row) for row in rows])
     page.image(sheet, "Both cameras, several episodes, at the same moments.")

@@ -1,4 +1,4 @@
-"""Asking a scenario: what would have been different, and which term of the physics the failure needs."""
+"""Run counterfactuals (one parameter changed) and ablations (one physical effect switched off) of a scenario."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _SHOWN = 6
 
 
 def scenario_section(page: ReportPage, pinned: PinnedWorld, base: TrialOutcomes, level: float) -> None:
-    """What the scenario is, and how often it fails as it is."""
+    """Write the meaning of a scenario, and its failure rate without changes."""
     rate = base.failure_rate(level)
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
@@ -52,7 +52,7 @@ def scenario_section(page: ReportPage, pinned: PinnedWorld, base: TrialOutcomes,
             KeyMetric(label="own parameters", value=len(pinned.departs), source="in which it departs from its twin"),
         ]
     )
-    page.text(f"Who acts: {base.actor}, at {pinned.task} on {pinned.twin}.")
+    page.text(f"Actor: {base.actor}; task {pinned.task} on {pinned.twin}.")
 
 
 def doses_section(
@@ -63,7 +63,7 @@ def doses_section(
     base: TrialOutcomes,
     level: float,
 ) -> None:
-    """A plot of doses for each question with several, and a table of all."""
+    """Write a dose-response plot for each change with several doses, and a table of all changes."""
     found = {one.what: one for one in crossings}
     rate = float(base.success_rate(level).estimate)
     page.section(
@@ -109,7 +109,7 @@ def doses_section(
 
 
 def terms_section(page: ReportPage, ablation: AblationResult, level: float) -> None:
-    """Add the terms, ranked by how much the failure needs them."""
+    """Write the physical terms, ranked by how much the failure needs them."""
     rows = ablation.terms
     bare = ablation.bare.success_rate(level).percent()
     page.section(
@@ -157,7 +157,7 @@ def _some(names: Sequence[str]) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioQuestion:
-    """A scenario with who acts in it, how often and with which chance: what every question is put to."""
+    """A scenario with its actor, number of worlds and randomness, as counterfactuals and ablations use it."""
 
     pinned: PinnedWorld
     twin: Twin
@@ -190,15 +190,15 @@ class ScenarioQuestion:
 
     @functools.cached_property
     def base(self) -> TrialOutcomes:
-        """The scenario as it is."""
+        """Outcomes of the scenario without changes."""
         return self.attempt({})
 
 
 def who(pinned: PinnedWorld, policy: str) -> str:
-    """Who acts: the one named, or the one stored with the scenario.
+    """Return the reference of the actor: the given one, or the one stored with the scenario.
 
     Raises:
-        InputError: neither is there.
+        InputError: there is neither.
     """
     stored = pinned.evidence.get("expected")
     reference = policy or (str(stored.get("reference", "")) if isinstance(stored, dict) else "")
@@ -208,7 +208,7 @@ def who(pinned: PinnedWorld, policy: str) -> str:
 
 
 def run_counterfactual(request: CounterfactualRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Success with and without changes, in the same worlds with the same chance."""
+    """Measure success with and without each change, in the same worlds with the same randomness."""
     if not request.what:
         raise InputError("Give the change: --what 'object/cube/mass=0.05,0.1'.")
     run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
@@ -221,7 +221,7 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
     contrasts, crossings = counterfactual(
         asking.attempt, asking.base, asking.own, whats, refine=request.refine, level=request.level
     )
-    console.print(f"As it is, {rate_words(asking.base)}.", soft_wrap=True)
+    console.print(f"Without changes: {rate_words(asking.base)}.", soft_wrap=True)
     console.print(_contrasts_table(contrasts, request.level))
     for one in crossings:
         console.print(
@@ -249,14 +249,14 @@ def run_counterfactual(request: CounterfactualRequest, console: Console) -> tupl
 
 
 def run_ablate(request: AblateRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Terms of the physics switched off one by one, and all but one."""
+    """Measure success with each physical term switched off, and with all others switched off."""
     run = MeasuredRun.begin("scenario", "ablate", request.output, request.fail_if, console)
     asking = ScenarioQuestion.begin(request)
     chosen = terms_of(asking.twin, request.term, pictures=asking.pictures)
     run.expect([term.name for term in chosen if term.acts(asking.own)])
     found = ablate(asking.attempt, asking.base, asking.own, chosen, level=request.level)
     console.print(
-        f"As it is, {rate_words(asking.base)}; with all of these terms off it {rate_words(found.bare)}.", soft_wrap=True
+        f"Without changes: {rate_words(asking.base)}; without these terms: {rate_words(found.bare)}.", soft_wrap=True
     )
     console.print(_terms_table(found.terms))
     console.print(_first_words(found.terms[0]), soft_wrap=True)
@@ -318,7 +318,7 @@ def _contrasts_table(contrasts: Sequence[CounterfactualEffect], level: float) ->
 
 
 def _first_words(first: TermEffect) -> str:
-    """Return the ranking's result as a text."""
+    """Return a sentence on the term that the failure needs most."""
     if first.needed <= 0:
         return (
             "No single term is needed: without any one of them it fails as often. Ask for several with counterfactual."

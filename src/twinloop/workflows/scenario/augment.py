@@ -1,4 +1,4 @@
-"""Demonstrations around a failure: a generate file with a box around the scenario, and what came of running it."""
+"""Generate demonstrations around a failure, from a generate file with a box around the scenario."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
     """Write ``OUTPUT/generate.yaml`` and run it into ``OUTPUT/data``.
 
     Raises:
-        InputError: the scenario is nominal in everything, or the box cannot be drawn from.
+        InputError: the scenario has only nominal parameters, or the box cannot be drawn from.
         CheckFailedError: no attempt succeeded.
     """
     claim_output(request.output)
@@ -79,19 +79,19 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
 
 
 def _begun(data: Path) -> bool:
-    """Return whether an earlier run of the same command was ended before all episodes were there."""
+    """Return whether an earlier run of the same command ended before all episodes were written."""
     return (data / layout.PROGRESS).is_file() and not (data / layout.RESULT).is_file()
 
 
 def write_plan(
     pinned: PinnedWorld, file: Path, *, episodes: int, width: float = WIDTH, only: Sequence[str] = (), seed: int = 0
 ) -> tuple[Path, TargetBox]:
-    """Write the generate file of a box around a scenario; the plan is made once, so that it is known to run.
+    """Write the generate file of a box around a scenario, after a check that its plan can be compiled.
 
-    What the box does not name is drawn from the twin's default ranges.
+    Parameters outside the box are drawn from the twin's default ranges.
 
     Raises:
-        InputError: fewer than one episode, or the box cannot be drawn from.
+        InputError: fewer than one episode is requested, or the box cannot be drawn from.
     """
     if episodes < 1:
         raise InputError(f"--episodes {episodes}: give at least one.")

@@ -1,4 +1,4 @@
-"""The circle from a failure: demonstrations around it, the policy trained on, what changed, and the gate."""
+"""Retrain a policy from a failure: targeted demonstrations, training, trials before and after, and the gate."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from twinloop.workflows.scenario.requests import AugmentRequest, LoopRequest
 
 @dataclass(frozen=True, kw_only=True)
 class ScenarioChange:
-    """One suite or scenario before and after, on the same trials."""
+    """Success in one suite or scenario before and after retraining, on the same trials."""
 
     name: str
     before: Interval
@@ -39,7 +39,7 @@ class ScenarioChange:
 
     @classmethod
     def of(cls, name: str, before: Evaluation, after: Evaluation) -> ScenarioChange:
-        """Trials that both had, by name."""
+        """Return the change in the slice ``name``, over the trials that both evaluations have."""
         old, new = _outcomes(before, name), _outcomes(after, name)
         counts = Counter((new[trial], old[trial]) for trial in old if trial in new)
         pairs = PairedCounts(
@@ -61,7 +61,7 @@ class ScenarioChange:
         return paired_difference_interval(self.pairs)
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results."""
+        """Return a JSON-compatible dictionary for results."""
         return {
             "name": self.name,
             "before": self.before.to_json(),
@@ -80,7 +80,7 @@ def _outcomes(made: Evaluation, name: str) -> dict[str, bool]:
 
 
 def changes_table(changes: Sequence[ScenarioChange], pinned: PinnedWorld) -> Table:
-    """A row for each slice that both were tried in."""
+    """Return a table with a row for each slice that both policies were tried in."""
     table = Table("trials", "before", "after", "gained", "lost", "difference", "95% interval", "p")
     for one in changes:
         table.add_row(
@@ -103,7 +103,7 @@ def changes_page(
     decision: GateDecision,
     augmented: Mapping[str, Any],
 ) -> None:
-    """Add success before and after, the changes, and whether the failure is fixed."""
+    """Write success before and after, the changes, and whether the failure is fixed."""
     page.section(pinned.name, pinned.meaning or pinned.reason)
     page.figures(
         [
@@ -139,21 +139,21 @@ def changes_page(
         caption="p is McNemar's exact one.",
     )
     page.section(
-        f"Mended, with nothing else lost: {'yes' if decision.passed else 'no'}",
+        f"Failure fixed, nothing else lost: {'yes' if decision.passed else 'no'}",
         "This decides on the scenario alone and is no release gate.",
     )
     page.table(["rule", "verdict", "asked", "found"], [[r.rule, r.verdict, r.asked, r.reason] for r in decision.rules])
 
 
-# Training goes on from the champion at a tenth of its learning rate: the preset by which a policy is fine-tuned without
-# forgetting (docs/guides/training.md).
+# Training continues from the champion at a tenth of its learning rate: the preset of fine-tuning without forgetting
+# (docs/guides/training.md).
 _SLOWER = 0.1
 _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
 
 def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Generate data, retrain, evaluate, gate; the new policy is in ``OUTPUT/policy``, for any decision of the gate.
+    """Generate data, retrain, evaluate, apply the gate; ``OUTPUT/policy`` gets the new policy for any decision.
 
     Returns:
         The result, and exit code 1 if the gate decided no.
@@ -193,7 +193,7 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
     console.print(changes_table(changes, pinned))
     here = circle_slice(circle.name)
     decision = _gated(circle, _apart(after, here), _apart(before, here), [path.name for path in stored(home)])
-    console.print(f"4. Mended, with nothing else lost: {'yes' if decision.passed else 'no'}. This is no release gate.")
+    console.print(f"4. Failure fixed, nothing else lost: {'yes' if decision.passed else 'no'}. It is no release gate.")
     for rule in decision.rules:
         console.print(f"  {rule.line()}", soft_wrap=True, markup=False)
     if decision.passed:
@@ -331,5 +331,5 @@ def _gated(
 
 
 def circle_slice(name: str) -> str:
-    """The slice of a scenario in the suite of failures: its folder's name."""
+    """Return the slice of a scenario in the suite of failures: the name of its folder."""
     return Path(name).name

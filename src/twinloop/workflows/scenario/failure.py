@@ -1,4 +1,4 @@
-"""From a failed episode to a scenario: its world rebuilt, tried again in simulation, and kept."""
+"""Rebuild the world of a failed episode, run it again in simulation, and store it as a scenario."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from twinloop.workflows.scenario.requests import FromFailureRequest
 class RebuiltWorld:
     """A world with its twin and task.
 
-    ``exact`` is whether the stored states were reproduced bit for bit, None for a log, which has none. ``parameters``
-    is the source of the parameters; ``lines`` are output for people. ``policy_hash`` is of the actor, if the episode
-    records it.
+    ``exact`` is True if the stored states were reproduced bit for bit, None for a log, which has none. ``parameters``
+    is the source of the parameters; ``lines`` are output for people. ``policy_hash`` is that of the actor, if
+    the episode records it.
     """
 
     world: PinnedWorld
@@ -51,7 +51,7 @@ class RebuiltWorld:
 
 
 def simulated(located: DatasetEpisode) -> bool:
-    """Whether an episode is a simulated one with its states; what a robot ran, a virtual one too, is a log."""
+    """Return whether an episode is simulated and has its states; runs on a robot, also a virtual one, are logs."""
     reader, index = located.reader, located.index
     if not reader.ours or reader.appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
         return False
@@ -62,10 +62,10 @@ def simulated(located: DatasetEpisode) -> bool:
 
 
 def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
-    """A simulated episode.
+    """Rebuild the world of a simulated episode from its provenance.
 
     Raises:
-        InputError: it succeeded, or its dataset or twin is not as it was.
+        InputError: it succeeded, its twin and task are not recorded, or its dataset or twin has changed.
     """
     reader, index = located.reader, located.index
     record = reader.provenance(index)
@@ -113,7 +113,7 @@ def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend:
 
 
 def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
-    """Whether the pinned world under its commands gives the states that were stored."""
+    """Return whether the rebuilt world with the stored commands reproduces the stored states bit for bit."""
     begun = world.beginning(twin=twin, task=task)
     ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
     return ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
@@ -127,7 +127,7 @@ def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
 
 
 def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
-    """Return the world of a robot's log, rebuilt in a twin.
+    """Rebuild the world of a robot's log in a twin.
 
     Raises:
         InputError: it succeeded, has no object poses, or does not fit the twin.
@@ -195,7 +195,7 @@ def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
 
 
 def _of_joints(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
-    """A feature of the robot's joints, one column each."""
+    """Return a feature of the robot's joints, ``(nframe, njoint)``."""
     values = reader.array(index, feature)
     if values.ndim != 2 or values.shape[1] != len(twin.robot.joints):
         raise InputError(
@@ -216,7 +216,7 @@ def _origin(located: DatasetEpisode, actor: str, source: Any) -> WorldOrigin:
 
 
 def _policy_hash(located: DatasetEpisode) -> str:
-    """Of the policy that acted, as `twinloop run` writes it down."""
+    """Return the hash of the policy that acted, as `twinloop run` records it; "" if it is not recorded."""
     if not located.reader.ours:
         return ""
     extra = located.reader.provenance(located.index).extra
@@ -225,17 +225,17 @@ def _policy_hash(located: DatasetEpisode) -> str:
 
 
 def _name(located: DatasetEpisode, failure: str) -> str:
-    """Return a name that contains the origin."""
+    """Return a default name of a scenario from its failure class, dataset and episode index."""
     letters = Path(located.reader.path).resolve().name
     stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
     return f"{failure.replace('_', '-') or 'failure'}-{stem or 'data'}-{located.index}"[:80]
 
 
 def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: int = 0) -> tuple[dict[str, Any], int]:
-    """Rebuild a failed episode, try it again and keep it.
+    """Rebuild a failed episode, run it again and store it as a scenario.
 
     Returns:
-        The figures, and exit code 1 where it does not happen again and is not kept.
+        The result, and exit code 1 if the failure does not happen again and is not stored.
 
     Raises:
         InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
@@ -250,9 +250,7 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
     rebuilt = _rebuilt(asked, backend)
     for line in rebuilt.lines:
         console.print(line, soft_wrap=True)
-    reference, told = (
-        (asked.policy, f"Who acts: {asked.policy}, as you said.") if asked.policy else acting_again(rebuilt)
-    )
+    reference, told = (asked.policy, f"Actor: {asked.policy}, as requested.") if asked.policy else acting_again(rebuilt)
     console.print(told, soft_wrap=True)
     open_loop, closed = _tried(rebuilt, reference, asked.tries, backend)
     again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.least
@@ -282,7 +280,7 @@ def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
     """Return the episode's actor, if it is available, else ""; and a sentence about that."""
     actor = rebuilt.world.origin.actor
     if actor == rebuilt.task.expert_version:
-        return places.EXPERT, "Who acts: the task's expert, as in the episode."
+        return places.EXPERT, "Actor: the task's expert, as in the episode."
     name = actor.removeprefix("policy:")
     if name == actor:
         return "", "The episode does not record a policy as its actor."
@@ -296,7 +294,7 @@ def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
 def _tried(
     rebuilt: RebuiltWorld, reference: str, tries: int, backend: Backend
 ) -> tuple[TrialOutcomes, TrialOutcomes | None]:
-    """Run with the commands of the episode, and with the actor."""
+    """Return outcomes with the commands of the episode, and with the actor (None without an actor)."""
     world, twin, task = rebuilt.world, rebuilt.twin, rebuilt.task
     open_loop = try_commands(world, twin, task, tries, backend=backend)
     if not reference:
@@ -336,7 +334,7 @@ def _lines(
 
 
 def rate_words(tried: TrialOutcomes) -> str:
-    """How often tries fail, in words."""
+    """Return the failure rate of trials as text, with its exact interval."""
     rate = tried.failure_rate()
     return (
         f"fails in {tried.failures} of {tried.trials} worlds, {float(rate.estimate):.0%} "

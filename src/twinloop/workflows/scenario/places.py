@@ -26,7 +26,7 @@ _HOME = "scenarios"
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetEpisode:
-    """An episode in a dataset: its reader, its index, and its name in the catalog where it has one."""
+    """An episode in a dataset: its reader, its index, and its id in the catalog, "" if it has none."""
 
     reader: DatasetReader
     index: int
@@ -34,7 +34,7 @@ class DatasetEpisode:
 
 
 def home(scenarios: Path | None = None) -> Path:
-    """The folder of scenarios: the one given, the workspace's, or ``scenarios`` here."""
+    """Return the folder of scenarios: the given one, the workspace's, or ``scenarios`` in the working folder."""
     if scenarios is not None:
         return scenarios
     from twinloop.catalog import Workspace
@@ -44,11 +44,11 @@ def home(scenarios: Path | None = None) -> Path:
 
 
 def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
-    """The folder and the world of a scenario, by name or as a folder.
+    """Return the folder and the world of a scenario, which is given by name or as a folder.
 
     Raises:
-        UnknownNameError: there is none of that name; lists those that there are.
-        InputError: its files are not as they were stored.
+        UnknownNameError: there is no such scenario; lists the stored ones.
+        InputError: its files have changed since they were stored.
     """
     folder = home(scenarios) / name
     if not (folder / SCENARIO).is_file() and (Path(name) / SCENARIO).is_file():
@@ -61,10 +61,10 @@ def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]
 
 
 def every(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, PinnedWorld]]:
-    """The scenarios of these names, or all of them.
+    """Return the folders and worlds of the scenarios of these names, or of all.
 
     Raises:
-        InputError: there is none.
+        InputError: no scenario is stored.
     """
     if names:
         return [opened(name, scenarios) for name in names]
@@ -78,7 +78,7 @@ def every(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Pat
 
 
 def locate(episode: str) -> DatasetEpisode:
-    """The episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
+    """Return the episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
 
     Raises:
         InputError, UnknownNameError: there is no such dataset or episode.
@@ -107,7 +107,7 @@ def locate(episode: str) -> DatasetEpisode:
 
 
 def actor(reference: str, twin: Twin, task: Task) -> Actor:
-    """Who acts: ``expert``, a policy's folder, or its name in the workspace's registry.
+    """Return the actor: ``expert``, a policy's folder, or its name in the workspace's registry.
 
     Raises:
         InputError, UnknownNameError: there is no such policy, or it does not fit the twin and the task.
@@ -121,7 +121,7 @@ def actor(reference: str, twin: Twin, task: Task) -> Actor:
 
 
 def policy_folder(reference: str) -> Path:
-    """The folder of a policy: the one given, or the registry's of that name.
+    """Return the folder of a policy, which is given as a folder or by its name in the registry.
 
     Raises:
         InputError: it is neither.
@@ -147,7 +147,7 @@ def policy_folder(reference: str) -> Path:
 
 
 def is_here(reference: str, digest: str) -> bool:
-    """Whether a policy can be opened by that name and, where its hash is known, is the one that is meant."""
+    """Return whether a policy can be opened by this name and has the hash ``digest``, if that is not ""."""
     from twinloop.release.version import config_of
 
     try:
@@ -158,7 +158,7 @@ def is_here(reference: str, digest: str) -> bool:
 
 
 def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
-    """Every scenario with where it comes from and how often it failed when it was stored."""
+    """Print every scenario with its origin, twin, and number of failures when it was stored."""
     found = [read_pinned(folder) for folder in stored(home(request.scenarios))]
     table = Table("scenario", "from", "twin", "failed", "why")
     for pinned in found:
@@ -177,12 +177,12 @@ def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
         console.print(line, soft_wrap=True, markup=False)
     origin = pinned.origin
     console.print(
-        f"{origin.source}, episode {origin.episode} of {origin.place or 'nowhere'}, {origin.actor or 'nobody'} acted; "
+        f"{origin.source}, episode {origin.episode} of {origin.place or 'no data'}, actor {origin.actor or 'unknown'}; "
         f"{pinned.nstep} steps of {pinned.task} on {pinned.twin} {pinned.twin_hash[:12]}.",
         soft_wrap=True,
         markup=False,
     )
-    console.print(f"Failed under who acts: {_failed(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}.")
+    console.print(f"Failed with its actor: {_failed(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}.")
     table = Table("own parameter", "value")
     for key, value in pinned.departures.items():
         table.add_row(key, f"{value:.5g}")

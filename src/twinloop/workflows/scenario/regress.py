@@ -1,4 +1,4 @@
-"""Every stored scenario again, under a policy or on another version of its twin."""
+"""Run the stored scenarios again, with a policy or on another version of their twin."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.ask import who
 from twinloop.workflows.scenario.requests import RegressRequest
 
-_TRIES = 32  # of a scenario of which nothing was stored to compare with
+_TRIES = 32  # trials of a scenario without a stored expectation
 
 
 def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, Any], int]:
-    """Try the scenarios again in the same worlds, and compare try by try.
+    """Run the scenarios again in the same worlds, and compare the outcomes world by world.
 
     Returns:
-        The figures, and exit code 1 where one regressed, could not be run, or (of a new twin) no longer shows a
-        failure that a robot had.
+        The result, and exit code 1 if one regressed, could not be run, or (on a new twin) no longer reproduces a
+        failure of a robot.
 
     Raises:
-        InputError: there is no scenario, or nothing to compare any with and ``accept`` is not given.
+        InputError: there is no scenario, or none has an expectation and ``accept`` is not given.
     """
     run = MeasuredRun.begin("scenario", "regress", request.output, (), console)
     backend = open_backend()
@@ -70,7 +70,7 @@ def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, An
 def _one(
     pinned: PinnedWorld, policy: str, loaded: Twin | None, reference: str, backend: Backend, *, accept: bool
 ) -> tuple[RegressionVerdict, PinnedWorld]:
-    """One scenario tried again; refused with the reason where it cannot be."""
+    """Run one scenario again; return its verdict (``refused`` with the reason after an error) and its world."""
     was = TrialOutcomes.of_outcomes("")
     try:
         was = _was(pinned, accept=accept)
@@ -110,7 +110,7 @@ def _was(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
 
 
 def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
-    """Return the world on its twin for this run, and the changes."""
+    """Return the world on the twin of this run, with twin and task, and a text on the changes."""
     if loaded is None or loaded.hash == pinned.twin_hash:
         twin, task = pinned.open(loaded)
         return pinned, twin, task, _versions(pinned, task)

@@ -19,41 +19,41 @@ from twinloop.workflows.run.request import (
     request,
 )
 
-_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]]
+_Name = tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="NAME", help="Name of the scenario, or its folder.")]]
 
 
 @request
 class FromFailureRequest(SeedOption, ScenarioFolderRequest):
-    """Rebuild a failed episode, see whether the failure happens again in simulation and how often, and keep it."""
+    """Rebuild a failed episode in simulation, measure how often it fails again, and store it as a scenario."""
 
     episode: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="EPISODE")]]
     """Beginning of its id in the workspace, or FOLDER:INDEX."""
     name: str = ""
-    """What to call it; by default its failure class and where it comes from."""
+    """Name of the scenario; by default its failure class and its origin."""
     policy: str = ""
     """Actor: a policy's folder or name, or expert; by default the episode's actor."""
     twin: str = DEFAULT_TWIN
     """For a robot's log: the twin of the robot. A simulated episode records its own."""
     task: str = DEFAULT_TASK
-    """Of a log: the task."""
+    """For a robot's log: the task."""
     identified: Path | None = None
-    """Of a log: a run of `twinloop identify` whose distribution parameters come from; else the twin's."""
+    """For a robot's log: a run of `twinloop identify` from which parameters are drawn; by default the twin's ranges."""
     tries: int = 32
     """Number of similar worlds: with new random numbers and, for a log, new draws of unknown parameters."""
-    # our choice: below a tenth, what made it fail out there is more likely what the twin lacks than these worlds
+    # our choice: below a tenth, the cause of the failure is more likely something that the twin does not model
     least: float = 0.1
     """Share of tries that must fail for the failure to have happened again."""
     reason: str = ""
     """Reason of the failure as a text; by default that of the task's rule."""
     meaning: str = ""
-    """Why it is kept, in words."""
+    """Why the scenario is stored, as a text."""
     anyway: bool = False
-    """Keep it even where the failure does not happen again."""
+    """Store the scenario even if the failure does not happen again."""
 
 
 @request
 class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRequest):
-    """Would it have succeeded, had something been different? Same worlds, same chance, with the change and without.
+    """Measure whether a scenario succeeds with a changed parameter, in the same worlds with the same randomness.
 
     Example condition of --fail-if: 'actuator/*/delay*=0.5 < 0.2'.
     """
@@ -66,29 +66,29 @@ class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, Scenario
     policy: str = ""
     """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
-    """Worlds, the pinned one first."""
+    """Number of worlds; the first is the stored one."""
     chance: Literal["varied", "held"] = "varied"
-    """Whether worlds differ in chance from each other; with a change and without it is the same either way."""
+    """Random numbers of the worlds: varied or the same (held). They never differ between with and without a change."""
     refine: int = 0
-    """How many times the doses between which half of the worlds turn are halved."""
+    """Number of bisections of the interval of values in which half of the worlds change their outcome."""
 
 
 @request
 class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRequest):
-    """Which term of the physics does the failure need? Each is switched off alone, and all but each.
+    """Find the physical effects that a failure needs: each is switched off alone, and all others are.
 
     Example condition of --fail-if: 'backlash > 0.5'.
     """
 
     name: _Name
     term: Texts = ()
-    """Only these terms; again for each. See docs/guides/scenarios.md for all."""
+    """An effect to test; repeat the flag for each. By default all (docs/guides/scenarios.md lists them)."""
     policy: str = ""
     """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
-    """Worlds, the pinned one first."""
+    """Number of worlds; the first is the stored one."""
     chance: Literal["varied", "held"] = "varied"
-    """Whether worlds differ in chance from each other."""
+    """Random numbers of the worlds: varied, or the same (held)."""
 
 
 @request
@@ -96,9 +96,9 @@ class RegressRequest(LevelOption, ScenarioFolderRequest):
     """Run every stored scenario under a policy, or on another version of its twin; exit code 1 on a regression."""
 
     names: tyro.conf.Positional[
-        Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help="Of the scenario, or its folder.")]
+        Annotated[tuple[str, ...], tyro.conf.arg(metavar="NAME", help="Name of the scenario, or its folder.")]
     ] = ()
-    """Scenarios; all of them by default."""
+    """Scenarios to run; by default all."""
     policy: str = ""
     """Actor: a policy's folder or name, or expert; by default the actor stored with each scenario."""
     twin: str = ""
@@ -106,32 +106,32 @@ class RegressRequest(LevelOption, ScenarioFolderRequest):
     accept: bool = False
     """Store the current results and the current twin as the new expectation."""
     alpha: float = 0.05
-    """Chance that any scenario is called regressed where none is."""
+    """Probability that any scenario is reported as regressed if none is."""
     output: Path | None = None
     """Folder for result.json."""
 
 
 @request
 class AugmentRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
-    """Demonstrations around a failure: a generate file with a box around the scenario, and the data it makes."""
+    """Generate demonstrations around a failure, from a generate file with a box around the scenario."""
 
     name: _Name
     output: Path
     """Folder for generate.yaml and data."""
     episodes: int = 64
-    """Attempts; those that succeed are kept."""
+    """Number of attempts; successful ones are kept."""
     width: float = 0.125
-    """Half the width of the box, in parts of each parameter's default range."""
+    """Half the width of the box, as a fraction of each parameter's default range."""
     only: Texts = ()
-    """Patterns of parameters that the box is about; all that the scenario departs in by default. All others are drawn
-    from their default ranges. Again for each."""
+    """Pattern of parameters in the box; repeat the flag for each. By default all that differ from the twin's nominal
+    values; all others are drawn from their default ranges."""
     plan_only: bool = False
-    """Write the file and run nothing."""
+    """Write the generate file without running it."""
 
 
 @request
 class LoopRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
-    """The whole circle from a failure: demonstrations around it, training on, trials before and after, the gate."""
+    """Retrain a policy from a failure: demonstrations around it, training, trials before and after, and the gate."""
 
     name: _Name
     policy: str
@@ -141,36 +141,36 @@ class LoopRequest(SeedOption, WorkersOption, ScenarioFolderRequest):
     data: tuple[str, ...] = ()
     """Training data of the champion; by default those recorded in its folder."""
     episodes: int = 64
-    """Attempts at demonstrations around the failure."""
+    """Number of attempted demonstrations around the failure."""
     width: float = 0.125
-    """Half the width of their box, in parts of each parameter's default range."""
+    """Half the width of their box, as a fraction of each parameter's default range."""
     only: Texts = ()
-    """Patterns of parameters that the box is about; again for each."""
-    # our choice: half, so that neither side can be forgotten, and small targeted sets still count
+    """Pattern of parameters in the box; repeat the flag for each."""
+    # our choice: half, so that both parts are learned, however small the targeted set is
     share: float = 0.5
-    """Part of every batch that comes from around the failure."""
+    """Share of every batch that is from the demonstrations around the failure."""
     steps: int = 2000
-    """Steps of training."""
+    """Number of training steps."""
     lr: float | None = None
     """Learning rate; by default a tenth of the champion's."""
     tries: int = 32
-    """Trials of every stored scenario."""
+    """Number of trials of every stored scenario."""
     trials: int = 100
-    """Nominal trials."""
+    """Number of nominal trials."""
     within: float = 0.1
-    """The gate: nominal success must not be lower by that much."""
+    """Gate: largest allowed decrease of nominal success."""
     alpha: float = 0.05
-    """The gate: chance of a wrong yes."""
+    """Gate: probability of a wrong yes."""
 
 
 @request
 class ScenarioListRequest(ScenarioFolderRequest):
-    """The scenarios that there are."""
+    """List the stored scenarios."""
 
 
 @request
 class ScenarioShowRequest(ScenarioFolderRequest):
-    """All that is known of a scenario."""
+    """Show a scenario: its origin, its parameters, and its measurements."""
 
     name: _Name
 
@@ -185,20 +185,20 @@ class ScenarioSearchRequest(FailIfOption, LevelOption, SeedOption, ReportedReque
     file: tyro.conf.Positional[Annotated[Path, tyro.conf.arg(metavar="FILE.yaml")]]
     """A generate file: twin, task, and the distribution that defines the failure rate."""
     policy: str = "expert"
-    """Who acts: a policy's folder or name, or expert."""
+    """Actor: a policy's folder or name, or expert."""
     worlds: int = 256
-    """Worlds per round of the search."""
+    """Number of worlds per round of the search."""
     rounds: int = 6
-    """Most rounds of the search towards failures; 0 draws plainly."""
+    """Maximum number of rounds of the search towards failures; 0 draws from the distribution only."""
     draws: int = 1024
-    """Worlds of the estimate, drawn afresh where failures were found."""
+    """Number of worlds for the estimate of the rate, newly drawn where failures were found."""
     modes: int = 4
-    """Regions of failures that the search can hold at once."""
+    """Maximum number of separate regions of failures in the search."""
     illuminate: int = 512
-    """Further worlds that fill the map of failures; 0 for none."""
+    """Number of additional worlds that fill the map of failures; 0 for none."""
     simplify: int = 8
-    """Rounds in which unnecessary parameters of a failure return to the middle of their range; 0 for none."""
+    """Number of rounds in which unnecessary parameters of a failure return to the middle of their range; 0 for none."""
     by: Texts = ()
-    """A parameter that the map is drawn over; again for the second. By default those that failures depend on most."""
+    """An axis of the map; repeat the flag for the second. By default the parameters that failures depend on most."""
     keep: int = 0
-    """How many failures to keep as scenarios, the most probable of each cell, most probable first."""
+    """Number of failures to store as scenarios: the most probable one of each cell, most probable first."""

@@ -34,13 +34,13 @@ from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.requests import ScenarioSearchRequest
 
-_NAMED = 6  # parameters of a failure that are shown: those farthest from the middle of what is drawn
-_SHOWN = 8  # failures that are shown
-_OFF = 1.0  # standard normals from the middle, below which a parameter is not named
+_NAMED = 6  # shown parameters of a failure: those farthest from the middle of their distribution
+_SHOWN = 8  # shown failures
+_OFF = 1.0  # standard deviations from the middle below which a parameter is not shown
 
 
 class _CountedSearch:
-    """A search that shows how far it is."""
+    """A search that shows its progress and counts its worlds."""
 
     def __init__(self, search: PlanSearch) -> None:
         self._search, self.worlds = search, 0
@@ -88,7 +88,7 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
     return run.end(
         figures,
         headline,
-        title="Failures that nobody logged",
+        title="Search for rare failures",
         subtitle=subtitle,
         fill=lambda page: _fill(page, figures, archive, worlds),
     )
@@ -108,7 +108,7 @@ def _archived(
 
 
 def _simplified(asked: ScenarioSearchRequest, archive: FailureMap, try_: _CountedSearch) -> ScoredPoints:
-    """The failures that are shown and kept, each with no more off the middle than it needs, most probable first."""
+    """Return the failures to show and store, most probable first, without unnecessary deviations of parameters."""
     rows = archive.failures[: max(asked.keep, _SHOWN)]
     shown = _rows_of(archive.seen, rows)
     if not rows or not asked.simplify:
@@ -118,7 +118,7 @@ def _simplified(asked: ScenarioSearchRequest, archive: FailureMap, try_: _Counte
     known = ScoredPoints.joined([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
     rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
-    return _rows_of(known, list(dict.fromkeys(rows)))  # what differed may have become the same failure
+    return _rows_of(known, list(dict.fromkeys(rows)))  # different failures may have become equal
 
 
 def _rows_of(seen: ScoredPoints, rows: list[int]) -> ScoredPoints:

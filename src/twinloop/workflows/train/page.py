@@ -1,4 +1,4 @@
-"""The report on a training run: its data, its loss, errors on held-out commands, and what adaptation did."""
+"""Write the report on a training run: its data, its loss, held-out errors, and adaptation."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twinloop.report.curves import error_curves, loss_curve
 
 
 def train_page(figures: Mapping[str, Any]) -> ReportPage:
-    """An empty page with the run's title."""
+    """Return an empty page with the run's title."""
     subtitle = (
         f"{figures['policy']}, {figures['parameters']:,} parameters, policy hash {figures['hash'][:16]}; seed "
         f"{figures['seed']}; twinloop {figures['versions']['twinloop']}, torch {figures['versions']['torch']}"
@@ -19,7 +19,7 @@ def train_page(figures: Mapping[str, Any]) -> ReportPage:
 
 
 def train_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
-    """All of the page; ``figures`` are those of ``result.json``."""
+    """Write all sections of the page; ``figures`` is the content of ``result.json``."""
     page.figures(
         [
             *_errors(figures),
@@ -91,7 +91,7 @@ _METHODS = {
 
 
 def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
-    """Add the details of continued training, aligned features, or adapted images; nothing for other runs."""
+    """Write the details of continued training, aligned features, or adapted images; nothing for other runs."""
     facts = figures.get("adaptation") or {}
     if not facts:
         return
@@ -119,7 +119,7 @@ def _begun(facts: Mapping[str, Any]) -> str:
         return ""
     near = f" Distance to the start weighed {facts['l2_start']:g}." if facts["l2_start"] else ""
     moved = _METHODS[facts["method"]].format(rank=facts["rank"], moving=facts["moving"])
-    return f"Went on from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
+    return f"Continued from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
 
 
 def _pixels(said: Mapping[str, Any]) -> str:

@@ -61,14 +61,14 @@ def _said(**section: Any) -> dict[str, Any] | None:
 
 
 def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
-    """Train, print what came of it, write the report, and remember it in the workspace.
+    """Train a policy, print the result, write the report, and record both in the workspace.
 
     Raises:
         TwinloopError: see `train.run.train`.
     """
     flags, output, resume = said_of_config(request), request.output, request.resume
     for name in ("steps", "batch", "lr"):
-        if flags.get(name) == 0:  # of a config it means the recipe's own
+        if flags.get(name) == 0:  # in a config, 0 means the recipe's own value
             raise InputError(f"--{name} 0 trains nothing. Give a number above 0, or leave it out for the recipe's own.")
     config = read_config(request.file, **flags)
     root = request.workspace or Workspace.find(output.absolute())
@@ -80,7 +80,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
 
     config, trained_before = resolved(config), resume and _lacks_report(output)
     if resume and not trained_before:
-        read_checkpoint(output)  # before anything is frozen for a run that is not there
+        read_checkpoint(output)  # raises before anything is frozen if there is no checkpoint
     started = datetime.now(UTC)
     if not trained_before:
         claim_output(output)
@@ -99,7 +99,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
         figures["dataset"] = frozen
         _remember(root, output, figures, config, frozen, started, console)
     write_request(output)
-    # Last, so that --resume sees what a run that was killed has left to do.
+    # Written last, so that --resume recognizes a killed run.
     write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
     console.print(f"Policy hash {figures['hash'][:16]} (weights and settings): {output}", soft_wrap=True)
     return figures
@@ -111,10 +111,10 @@ def _lacks_report(output: Path) -> bool:
 
 
 def _stored(output: Path, config: TrainConfig) -> dict[str, Any]:
-    """Return the figures of a training that has ended.
+    """Return the metrics of a finished training.
 
     Raises:
-        InputError: it was another one.
+        InputError: it had another configuration.
     """
     figures = read_json(output / RESULT)
     if figures.get("config_hash") != config.hash:
@@ -129,7 +129,7 @@ def _stored(output: Path, config: TrainConfig) -> dict[str, Any]:
 def _run_lerobot(
     config: TrainConfig, output: Path, root: Path | None, *, resume: bool, python: Path | None, console: Console
 ) -> dict[str, Any]:
-    """The same with ``lerobot-train``."""
+    """Train the policy with ``lerobot-train``, and print and record it in the same way."""
     started = datetime.now(UTC)
     claim_output(output)
     with locked(output, "training"):
@@ -146,7 +146,7 @@ def _run_lerobot(
 
 
 def _freeze(root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console) -> str:
-    """Freeze the list of episodes that are trained on; returns how it is called."""
+    """Freeze the training episodes as a dataset version; return its reference."""
     with Workspace.open(root) as held:
         known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
         for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
@@ -180,7 +180,7 @@ def _remember(
                 base, extra = None, {**extra, "base_hash": base}
             held.record_policy(figures["hash"], output.name, frozen, run, extra, base=base)
     except TwinloopError as error:
-        console.print(f"Not written down in the workspace {root}: {error}", soft_wrap=True)
+        console.print(f"Not recorded in the workspace {root}: {error}", soft_wrap=True)
         return
     console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(figures['sources'])} sources)")
 
@@ -209,10 +209,10 @@ def _print(figures: Mapping[str, Any], console: Console) -> None:
 
 
 def read_settings_words(words: Sequence[str]) -> dict[str, Any]:
-    """Settings of a policy as they are typed, ``width=512``; values are read as YAML.
+    """Parse settings of a policy given as ``width=512``; return the values by name, read as YAML.
 
     Raises:
-        InputError: a word without ``=``.
+        InputError: a word has no ``=``.
     """
     made = {}
     for word in words:

@@ -12,7 +12,7 @@ from twinloop.workflows.run.request import Request, request
 
 @request
 class OfTwin(Request):
-    """Common to commands about one twin."""
+    """Common to commands on one twin."""
 
     twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
     """A built-in name, a twin YAML, an MJCF or URDF file, or menagerie:NAME."""
@@ -20,12 +20,12 @@ class OfTwin(Request):
 
 @request
 class TwinCheckRequest(OfTwin):
-    """Does the twin hold up: penetration, grasp, delay, stability, energy, convergence."""
+    """Check the physics of a twin: penetration, grasp, delay, stability, energy, convergence."""
 
 
 @request
 class TwinShowRequest(OfTwin):
-    """Every parameter of a twin: unit, nominal value, bounds, default range and its source."""
+    """Show every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
 
 @request
@@ -33,19 +33,19 @@ class SensorsShowRequest(OfTwin):
     """Write an image of a sensor's stages at one time, with the clean image."""
 
     camera: str | None = None
-    """The camera to look from, the twin's first by default."""
+    """Camera whose sensor is shown; by default the first camera of the twin."""
     sensor: str | None = None
-    """One of the twin's sensors by name instead: a camera or a depth camera."""
+    """Instead of --camera: name of one of the twin's sensors, a camera or a depth camera."""
     device: str | None = None
-    """What to put before the camera, instead of the twin's own sensor: see twinloop sensors list."""
+    """Device model to use at the camera instead of the twin's own sensor: see twinloop sensors list."""
     size: str = "320x240"
-    """Width x height of each image in pixels."""
+    """Size of each image as WIDTHxHEIGHT in pixels."""
     renderer: str = "auto"
-    """Who draws."""
+    """Renderer of the images, such as gl, or auto: the fastest one that works here."""
     output: Path | None = None
-    """The PNG; by default TWIN-SENSOR-DEVICE.png here."""
+    """PNG file to write; by default TWIN-SENSOR-DEVICE.png here."""
 
 
 @request
 class SensorsListRequest(Request):
-    """Every built-in sensing device: kind and description; with --json its settings, values and their sources."""
+    """List every built-in sensing device: kind and description; with --json also settings, values and sources."""

@@ -30,17 +30,17 @@ from twinloop.twin.spec import SensorSpec
 from twinloop.twin.variant import equipped
 from twinloop.workflows.twin.requests import SensorsListRequest, SensorsShowRequest
 
-_SECONDS = 4.0  # a hand's way to a thing and back
-_EARLIEST = 0.5  # s; before that nothing has come up to speed, and cameras with a latency have shown nothing
-_BUSY = 0.95  # quantile of the motion; the fastest moment of all is a jerk
+_SECONDS = 4.0  # duration of the motion: one reach and return
+_EARLIEST = 0.5  # s; before, the robot still accelerates, and cameras with latency have no image
+_BUSY = 0.95  # quantile of the motion; its maximum is an outlier
 
 
 class MovingTwin:
-    """A twin whose robot is moved as by hand, from home; one without a robot is left to itself.
+    """A twin whose robot moves as in teleoperation, from home; a twin without a robot moves freely.
 
     Attributes:
-        world: what a camera sees of it.
-        table: its nominal parameters.
+        world: the moving scene, as cameras see it.
+        table: the nominal parameters.
     """
 
     def __init__(self, twin: Twin, *, seed: int = 0) -> None:
@@ -67,7 +67,7 @@ class MovingTwin:
 
 
 def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
-    """Commands ``(nstep, nu)`` in SI."""
+    """Return commands ``(nstep, nu)`` of the motion, in SI units."""
     if twin.spec.robot is None:
         home = InitialState.home(twin, 1).command
         return np.tile(home, (round(_SECONDS * twin.control_hz), 1))
@@ -76,11 +76,11 @@ def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
 
 def _fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
     arrays = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
-    return lambda _: arrays  # nothing changes
+    return lambda _: arrays  # constant in time
 
 
 _COLUMNS = 4
-_FOLLOWED = 0.8  # s for which exposure has followed the light before the moment that is shown
+_FOLLOWED = 0.8  # s; time for the automatic exposure to adapt before the shown image
 # From near to far: dark blue to yellow through green, evenly spaced in lightness; our choice.
 _NEAR_TO_FAR = np.array(
     [[255, 236, 90], [110, 205, 100], [30, 150, 140], [50, 90, 145], [60, 15, 95]], dtype=np.float64
@@ -93,7 +93,7 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
 
     Raises:
         UnknownNameError: no such twin, camera, sensor, device or renderer.
-        InputError: the camera has no sensor and no device is named, or a device without images.
+        InputError: the camera has no sensor and no device is named, or the device has no images.
     """
     twin, name = _chosen(load_twin(request.twin), request.camera, request.sensor, request.device)
     kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
@@ -114,7 +114,7 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
 
 
 def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
-    """Print every built-in sensing device; returns them."""
+    """Print every built-in sensing device; return them."""
     table = Table(Column("device", no_wrap=True), Column("kind", no_wrap=True), "what it is")
     devices = sorted(device_presets().values(), key=lambda device: device.kind)
     for device in devices:
@@ -135,7 +135,7 @@ def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
 
 
 def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
-    """The twin with the sensor that is meant, and its name."""
+    """Return the twin with the requested sensor, and the name of the sensor."""
     if sensor is not None:
         if camera is not None:
             raise InputError(
@@ -175,7 +175,7 @@ def _checked(twin: Twin, sensor: str) -> tuple[Twin, str]:
 def _camera_stages(
     moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """The moment clean, then after each stage, and what the robot gets at that moment."""
+    """Return labelled images at one time: clean, after each stage of the sensor, and as delivered to the robot."""
     twin = moving.twin
     camera = TwinCamera.of(
         twin, moving.table, sensor, height=height, width=width, fields=moving.world.fields(np.array([0]))
@@ -211,7 +211,7 @@ def _camera_stages(
 def _depth_stages(
     moving: MovingTwin, sensor: str, time: float, *, height: int, width: int, renderer: str
 ) -> list[tuple[str, NDArray[np.uint8]]]:
-    """The moment in colour, the true depth, what the device reads, and how far it is off."""
+    """Return labelled images at one time: colour, true depth, depth reading of the device, and its error."""
     twin, camera = moving.twin, sensor_camera(moving.twin, sensor)
     states, fields = moving.world.at([time])
     with open_renderer(renderer, twin.model, height=height, width=width, cameras=[camera]) as opened:

@@ -1,4 +1,4 @@
-"""Checks of logs before anything is fitted: pure functions over episodes, each finding with its evidence and remedy."""
+"""Check logs for defects before identification; each finding has its evidence and remedy."""
 
 from twinloop.dataset.logs.checks.check import check_log
 from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, merged

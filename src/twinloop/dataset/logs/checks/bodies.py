@@ -1,4 +1,4 @@
-"""Check measurements of bodies: units and order of poses, accelerations and angular velocities."""
+"""Check measurements of bodies: poses (quaternion norm and order, unit), accelerations, angular velocities."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, in_episo
 from twinloop.dataset.logs.checks.series import increasing
 from twinloop.stats import raw_correlation
 
-_OFF, _WRONG = 1e-3, 0.05  # of a quaternion's length: rounding to four digits, and no rotation at all
-_FAR = 100.0  # m from the origin: no room where a robot is tracked is larger
-_IDENTITY = 0.99  # of the fourth number at the beginning, where the first should be
+_OFF, _WRONG = 1e-3, 0.05  # error of a quaternion's norm: rounding to four digits, and no quaternion
+_FAR = 100.0  # m from the origin; no motion-capture room is larger
+_IDENTITY = 0.99  # least fourth component of an identity quaternion in the order xyzw
 
 
 def check_poses(record: LogRecord) -> Iterator[LogFinding]:
-    """Check every ``pose/BODY`` of one episode; `derivatives` compares it with its velocity."""
+    """Check each ``pose/BODY`` of one episode; `dynamics.check_twists` compares poses with velocities."""
     for name, signal in record.signals.items():
         if not name.startswith("pose/") or signal.values.shape[1:] != (7,) or not len(signal.time):
             continue
@@ -54,20 +54,20 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
 
 
 GRAVITY = 9.80665  # m/s², CGPM 1901
-# What the median of the specific force may be from gravity's: an accelerometer's scale is good to some per cent, a
-# quadrotor in flight carries its own weight on average.
+# Allowed factor between the median specific force and gravity: the scale of an accelerometer is accurate to a few
+# percent, and a quadrotor in flight carries its own weight on average.
 _NEAR, _RAW = 1.6, 60.0
-_HELD = 0.4  # of the median that the least tenth has at least: gravity is always there, motion comes and goes
-_ABSENT = 0.25  # of gravity: less has had it taken away, or is in free fall
+_HELD = 0.4  # least ratio of the 10th percentile to the median: gravity is always present, motion is not
+_ABSENT = 0.25  # of gravity; below it gravity was subtracted, or the body is in free fall
 _FULL_SCALE = np.radians(2000)  # rad/s: the widest range of common MEMS gyroscopes (BMI055, MPU-6050, ICM-20948)
-_STEADY = 0.15  # of gravity: how far the specific force's size may be off where its direction is gravity's
+_STEADY = 0.15  # allowed relative deviation of the specific force's norm while its direction counts as gravity's
 _FEWEST = 64
 _ALIKE = 0.6
-_TURNS = 0.05  # rad that a stretch has to turn for its rate to be judged
+_TURNS = 0.05  # rad; least rotation of a segment that is used
 
 
 def check_inertial(record: LogRecord) -> Iterator[LogFinding]:
-    """Every ``acceleration/SITE`` and ``angular_velocity/SITE`` of one episode."""
+    """Check each ``acceleration/SITE`` and ``angular_velocity/SITE`` of one episode."""
     for name, signal in record.signals.items():
         if not len(signal.time) or signal.values.shape[1:] != (3,) or not np.isfinite(signal.values).any():
             continue
@@ -96,7 +96,7 @@ def _accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> Iterat
     elif median < _ABSENT * GRAVITY:
         kind, severity, says, remedy = (
             "gravity_missing", "warning",
-            "gravity was taken away, or the thing falls freely. A specific force holds it.",
+            "gravity was subtracted, or the body is in free fall. A specific force includes gravity.",
             "Record the accelerometer's own output, not the motion acceleration made from it.")  # fmt: skip
     else:
         kind, severity, says, remedy = (
@@ -137,9 +137,9 @@ def _gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[L
 
 
 def _turn_of_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tuple[float, float] | None:
-    """Slope and correlation of measured turning against that of the specific force's direction, while it is steady.
+    """Regress the measured rotation on that of the specific force's direction; return slope and correlation.
 
-    In the device's axes a fixed direction u turns as du/dt = −ω × u; only the part of ω across u is seen.
+    Only steady segments count. In sensor axes a fixed direction u obeys du/dt = −ω × u, so ω along u is not observed.
     """
     force = record.signals.get(name.replace("angular_velocity/", "acceleration/"))
     if force is None or force.values.shape[1:] != (3,) or len(force.time) < _FEWEST:

@@ -1,4 +1,4 @@
-"""The door: every check over the episodes of one log."""
+"""Run all checks on the episodes of one log."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _ALONE = (check_timing, check_numbers, check_jumps, check_standstill, check_cut_
 
 
 def check_log(records: Sequence[LogRecord], expectations: JointExpectations | None = None) -> LogReport:
-    """Return the defects of a log, before a fit.
+    """Run all checks on a log and return its defects.
 
     Args:
-        records: its episodes, raw (with all defects) or checked.
-        expectations: of the twin for this log; without it, units and signs are judged by the log alone.
+        records: the episodes, raw (with all defects) or checked.
+        expectations: the twin's joints; without them, units and signs are checked with the log only.
 
     Raises:
         LogError: there is no episode.
@@ -63,7 +63,7 @@ def check_log(records: Sequence[LogRecord], expectations: JointExpectations | No
 def _in_time(
     record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
 ) -> tuple[list[LogFinding], list[CommandResponse]]:
-    """Checks of one episode that compare columns in time, and how its joints answer."""
+    """Run the checks of one episode that compare columns over time; return findings and each joint's response."""
     found = [*check_velocities(record, series), *check_torques(record, series, expectations)]
     pair = response_pair(record, series)
     if pair is None:
@@ -75,7 +75,7 @@ def _in_time(
 
 
 def _together(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
-    """Checks of all episodes at once."""
+    """Run the checks that need all episodes."""
     if not records:
         return
     yield from check_rates(records)

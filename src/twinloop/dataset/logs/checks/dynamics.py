@@ -1,4 +1,4 @@
-"""Check velocities against the derivative of positions, and torques against the acceleration that they cause.
+"""Check velocities against the derivative of positions, and torques against accelerations.
 
 A torque with the right sign is positively correlated with the joint's acceleration, because the diagonal of a mass
 matrix is positive. The correlation is computed after velocity, Coulomb friction, gravity and the other joints'
@@ -27,17 +27,17 @@ from twinloop.stats import cross_lag, raw_correlation, slope_change
 
 Array = NDArray[np.float64]
 
-_ALIKE = 0.6  # correlation from which two series are the same quantity
-_UNLIKE = 0.3  # below it a velocity is another thing's
-_MOVES_S = 0.02  # rad or m by which a joint has to move in an episode
+_ALIKE = 0.6  # least correlation of two series of the same quantity
+_UNLIKE = 0.3  # below this correlation a velocity does not belong to the position
+_MOVES_S = 0.02  # rad or m; least motion of a joint in an episode
 _SKEW_S, _SKEW_FRAMES = 0.05, 3.0  # filters of drives delay velocities by 10 to 30 ms
 _SPLIT = 0.5
-_TURNED = 0.5  # a velocity of the wrong sign is -1 times the derivative, whatever filters it
+_TURNED = 0.5  # a velocity with the wrong sign is about -1 times the derivative, also after filtering
 _FEWEST = 16
 
 
 def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogFinding]:
-    """``joint_velocity`` against the joints' positions."""
+    """Compare ``joint_velocity`` with the derivative of the joint positions."""
     signal = record.signals.get("joint_velocity")
     if signal is None or not record.units.known:
         return
@@ -56,7 +56,7 @@ def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogF
 
 
 def check_twists(record: LogRecord) -> Iterator[LogFinding]:
-    """``twist/BODY`` against ``pose/BODY``: linear velocity in the world's axes, angular in the body's own."""
+    """Compare ``twist/BODY`` with ``pose/BODY``: linear velocity in world axes, angular velocity in body axes."""
     for name, pose in record.signals.items():
         twist = record.signals.get(f"twist/{name.removeprefix('pose/')}")
         if not name.startswith("pose/") or twist is None or pose.values.shape[1] != 7 or twist.values.shape[1] != 6:
@@ -79,7 +79,7 @@ def check_twists(record: LogRecord) -> Iterator[LogFinding]:
 def _compare(
     record: LogRecord, series: UnbrokenSeries, name: str, moved: Array, mean: Array, unit: str
 ) -> Iterator[LogFinding]:
-    """One column's integral against the movement, ``(N,)`` each in rad or m."""
+    """Compare the integral of a velocity column with the joint's movement, ``(N,)`` each, in rad or m."""
     dt = series.dt
     if np.ptp(mean) == 0:
         yield in_episode(record, name, series.time[0], "velocity_constant", "warning",
@@ -145,7 +145,7 @@ def _linear(
 def _angular(
     record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
 ) -> Iterator[LogFinding]:
-    """Which reading of quaternion and angular velocity agrees: order, axes, sign, unit."""
+    """Check quaternion order, axes, sign and unit of an angular velocity against the pose."""
     dt = np.diff(time)[:, None]
     measured = ((rates[1:, 3:] + rates[:-1, 3:]) / 2 * dt)[steps]
     if np.sqrt(np.sum(measured**2)) < _MOVES_S:
@@ -178,22 +178,22 @@ def _angular(
 
 
 def turning(wxyz: Array, *, body: bool) -> Array:
-    """Rotation vectors ``(T − 1, 3)`` from each orientation to the next, in the body's or the world's axes."""
+    """Return the rotation vectors ``(T − 1, 3)`` in rad between successive orientations, in body or world axes."""
     norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
     rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
     earlier, later = rotations[:-1], rotations[1:]
     return ((earlier.inv() * later) if body else (later * earlier.inv())).as_rotvec()
 
 
-_SMOOTH_S = 0.08  # over which positions are a cubic: accelerations of arms have most of their power below 5 Hz
+_SMOOTH_S = 0.08  # s; window of the cubic fit to positions: arm accelerations have most of their power below 5 Hz
 _FEWEST_FOR_TORQUE = 64
-_MOVES = 0.02  # rad or m that a joint has to move in an episode
-_AGAINST = -0.3  # partial correlation with acceleration that is no noise
-_AGAINST_TWIN = -0.6  # correlation with the twin's torques, whose parameters may be far off
-_SHARE = 0.02  # of a torque's variance that goes with acceleration: less is lost in friction's and gravity's misfit
-_DRIVEN = 0.3  # of the largest joint's torque: a joint that is carried along shows what its rotor resists with
-_MILLI = 100.0  # times the twin's torque: no twin is that wrong
-_COULOMB_RAD_S = 0.1  # speed over which friction turns round
+_MOVES = 0.02  # rad or m; least motion of a joint in an episode
+_AGAINST = -0.3  # partial correlation with acceleration below which the sign is wrong; noise stays above
+_AGAINST_TWIN = -0.6  # the same for the twin's torques, whose parameters may be inaccurate
+_SHARE = 0.02  # least share of torque variance that acceleration explains; errors of friction and gravity hide less
+_DRIVEN = 0.3  # of the largest joint's torque; below it a joint is moved by the others
+_MILLI = 100.0  # times the twin's torque; no twin is that inaccurate
+_COULOMB_RAD_S = 0.1  # rad/s; speed over which Coulomb friction changes its sign
 
 
 def check_torques(
@@ -220,7 +220,7 @@ def check_torques(
 
 
 def motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
-    """Positions, velocities and accelerations ``(N, n)`` of cubics fitted over ``window`` frames."""
+    """Estimate positions, velocities and accelerations ``(N, n)`` by cubic fits over ``window`` frames."""
     made = np.array([savgol_filter(position, window, 3, deriv=order, delta=dt, axis=0) for order in range(3)])
     return made[0], made[1], made[2]
 
@@ -236,7 +236,7 @@ def _torques(record: LogRecord, series: UnbrokenSeries) -> Iterator[tuple[str, A
 
 
 def _predicted(record: LogRecord, expectations: JointExpectations | None, q: Array, v: Array, a: Array) -> Array | None:
-    """The twin's torques in the log's columns, NaN for joints that it lacks."""
+    """Return the torques of the twin's inverse dynamics in the log's columns; NaN for joints that the twin lacks."""
     if expectations is None or expectations.inverse_dynamics is None:
         return None
     pairs = expectations.shared(record.joints)
@@ -296,6 +296,6 @@ def _residual(nuisance: Array, values: Array) -> Array:
 def _against(
     record: LogRecord, series: UnbrokenSeries, name: str, joint: int, evidence: str, **figures: float
 ) -> LogFinding:
-    """A torque of the wrong sign."""
+    """Return a finding of a torque with the wrong sign."""
     column = name + record.joints[joint]
     return in_episode(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)

@@ -1,4 +1,4 @@
-"""Input and results of log checks: the twin's expectations, findings with evidence and correction."""
+"""Define input and results of log checks: the twin's joints, findings with evidence and remedy, and the report."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ InverseDynamics = Callable[[NDArray[np.float64], NDArray[np.float64], NDArray[np
 
 @dataclass(frozen=True, kw_only=True)
 class JointExpectations:
-    """A twin's joints as a log should describe them.
+    """Properties of a twin's joints that a log should match.
 
     Attributes:
-        name: the twin's, for messages.
-        joints: its robot's joints.
-        ranges: their positions in rad or m, ``(n, 2)``; infinite for a joint without limits.
-        slides: whether each is a slide joint, ``(n,)``.
-        control: kind of command.
+        name: the twin's name, for messages.
+        joints: names of the robot's joints.
+        ranges: position limits in rad or m, ``(n, 2)``; infinite for a joint without limits.
+        slides: whether each joint is a slide joint, ``(n,)``.
+        control: command type of the robot.
         inverse_dynamics: joint torques ``(T, n)`` from positions, velocities and accelerations ``(T, n)``, in SI and in
             the order of ``joints``; None if the twin cannot compute them.
     """
@@ -39,23 +39,23 @@ class JointExpectations:
     inverse_dynamics: InverseDynamics | None = None
 
     def shared(self, joints: Sequence[str]) -> list[tuple[int, int]]:
-        """Column here and column in a log of each joint that both have."""
+        """Return for each joint that twin and log both have its index in the twin and its column in the log."""
         return [(row, list(joints).index(joint)) for row, joint in enumerate(self.joints) if joint in joints]
 
 
 Severity = Literal["error", "warning", "note"]
 _ORDER: tuple[Severity, ...] = ("error", "warning", "note")
-_SHOWN = 6  # runs of episode numbers that a line shows
+_SHOWN = 6  # most ranges of episode numbers in a line
 
 
 @dataclass(frozen=True, kw_only=True)
 class LogFinding:
     """One defect of a log.
 
-    ``kind`` is its name (table in ``docs/guides/import_logs.md``). An ``error`` would make a fit wrong or impossible,
-    a ``warning`` may be intended, a ``note`` is worth knowing. ``column`` is the joint or ``signal/column``, ""
-    where all frames are concerned. It begins at ``begin_s`` of the first of ``episodes``; ``figures`` are the numbers
-    of the evidence there.
+    ``kind`` is its name (table in ``docs/guides/import_logs.md``). An ``error`` makes a fit wrong or impossible, a
+    ``warning`` may be intended, a ``note`` is for information. ``column`` is the joint or ``signal/column``, "" if all
+    columns are affected. The defect begins at ``begin_s`` of the first of ``episodes``; ``figures`` are the numbers of
+    the evidence there.
     """
 
     kind: str
@@ -68,7 +68,7 @@ class LogFinding:
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def line(self) -> str:
-        """One line for people."""
+        """Return the finding as one line of text."""
         subject = f"{self.column}, " if self.column else ""
         return (
             f"{self.severity}: {self.kind}: {subject}{_numbers(self.episodes)} from {self.begin_s:.3f} s: "
@@ -76,7 +76,7 @@ class LogFinding:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files."""
+        """Return a JSON-compatible dictionary."""
         return {
             "kind": self.kind,
             "severity": self.severity,
@@ -99,7 +99,7 @@ def in_episode(
     remedy: str,
     **figures: float,
 ) -> LogFinding:
-    """A defect of one column, from ``begin`` (s) of one episode on; see `LogFinding`."""
+    """Return a finding of one column that begins at ``begin`` (s) of one episode."""
     return LogFinding(
         kind=kind,
         severity=severity,
@@ -116,8 +116,8 @@ def in_episode(
 class LogReport:
     """All findings of a log, errors first.
 
-    ``lags`` is the delay in seconds of each joint's measurement behind its command, the median over the episodes;
-    joints with too little motion are missing.
+    ``lags`` is the median delay of each joint's measurement behind its command, in s; joints with too little motion are
+    missing.
     """
 
     findings: tuple[LogFinding, ...]
@@ -127,15 +127,15 @@ class LogReport:
 
     @property
     def errors(self) -> tuple[LogFinding, ...]:
-        """What would make a fit wrong or impossible."""
+        """Findings that make a fit wrong or impossible."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
     def of(self, kind: str) -> tuple[LogFinding, ...]:
-        """The findings of one kind."""
+        """Return the findings of one kind."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
     def text(self) -> str:
-        """Lines for people."""
+        """Return the report as text, one line per finding."""
         counts = {severity: sum(f.severity == severity for f in self.findings) for severity in _ORDER}
         said = ", ".join(f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items())
         lines = [f"{self.episodes} episodes, {self.frames} frames: {said}"]
@@ -145,7 +145,7 @@ class LogReport:
         return "\n".join([*lines, *(finding.line() for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for files (schema 1)."""
+        """Return a JSON-compatible dictionary (schema 1)."""
         return {
             "schema": 1,
             "passed": not self.errors,
@@ -169,7 +169,7 @@ def merged(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
 
 
 def _numbers(episodes: Sequence[int]) -> str:
-    """``episode 3`` or ``episodes 0-3, 7``."""
+    """Format episode numbers as ``episode 3`` or ``episodes 0-3, 7``."""
     if len(episodes) == 1:
         return f"episode {episodes[0]}"
     runs: list[list[int]] = []
@@ -193,7 +193,7 @@ VELOCITIES = {
     30 / math.pi: "turns per minute where rad/s should be",
     math.pi / 30: "rad/s where turns per minute should be",
 }
-_NEAR = 1.35  # a known factor within this much: servos answer weakly, velocities are filtered
+_NEAR = 1.35  # tolerance as a factor: servos do not reach their commands, velocities are filtered
 
 
 def name_factor(slope: float, known: Mapping[float, str]) -> str | None:

@@ -1,4 +1,4 @@
-"""What mends a log, each on request only: nothing is changed because a check thinks so."""
+"""Repair logs; each repair is applied only on request, never because of a finding."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ class LogRepairs:
                     raise InputError(f"{flag} {name or value}: {value:g} is no number. Give one that is finite.")
 
     def mended(self, record: RawEpisode) -> RawEpisode:
-        """One episode with everything but resampling done.
+        """Return an episode with all corrections except resampling.
 
         Raises:
-            UnknownNameError: a joint, signal or column that the log does not have.
+            UnknownNameError: the log has no such joint, signal or column.
         """
         record = _rescaled_time(record, self.time_scale) if self.time_scale != 1 else record
         for name, factor in self.scale.items():
@@ -84,7 +84,7 @@ class LogRepairs:
         """Return the checked episodes of a log, corrected and, if requested, resampled.
 
         Raises:
-            LogError: an episode is still invalid; has the reason.
+            LogError: an episode is still invalid; states the reason.
         """
         made = [self.mended(record).episode() for record in records]
         if self.resample_hz is None:
@@ -93,7 +93,7 @@ class LogRepairs:
 
 
 def drop_missing(record: RawEpisode) -> RawEpisode:
-    """The frames, and rows of signals, in which everything is a number."""
+    """Remove frames, and rows of signals, with a value that is not finite."""
     good = np.isfinite(record.time) & np.isfinite(record.state).all(axis=1)
     if record.action_time is None and record.command != "none":
         good &= np.isfinite(record.action).all(axis=1)
@@ -105,7 +105,7 @@ def drop_missing(record: RawEpisode) -> RawEpisode:
 
 
 def drop_duplicates(record: RawEpisode) -> RawEpisode:
-    """Without frames at the time of the frame before, and without those that repeat its values while others move on."""
+    """Remove frames with the previous frame's time, and frames that repeat its values while the robot moves."""
     later = np.diff(record.time, prepend=-np.inf) != 0
     signals = {}
     for name, signal in record.signals.items():
@@ -130,7 +130,7 @@ def _rescaled_time(record: RawEpisode, factor: float) -> RawEpisode:
 def _of_signal(
     record: RawEpisode, name: str, change: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 ) -> RawEpisode:
-    """A signal changed; of a pose only the position, because orientations have no scale."""
+    """Apply ``change`` to a signal's values; for a pose only to the position, because orientations have no scale."""
     if name not in record.signals:
         raise UnknownNameError("signal", name, record.signals, where=f"episode {record.index}")
     signal = record.signals[name]
@@ -141,7 +141,7 @@ def _of_signal(
 
 
 def _reordered(record: RawEpisode) -> RawEpisode:
-    """Poses whose quaternions were xyzw, as wxyz."""
+    """Convert the quaternions of all poses from xyzw to wxyz."""
     signals: dict[str, LoggedSignal] = dict(record.signals)
     for name, signal in record.signals.items():
         if name.startswith("pose/"):

@@ -1,7 +1,7 @@
-"""Whether each measurement answers its own command: with the right sign, in the same unit, and not another's.
+"""Check that each measurement follows its own command, with the right sign and in the same unit.
 
-Commands and measurements are compared by how they move, over a twentieth of a second, so that offsets and the weight
-of an arm play no part. A position command is answered by the joint's position, a torque command by the measured torque.
+Movements over 0.05 s are compared, so constant offsets and the arm's weight have no effect. A position command is
+compared with the joint's position, a torque command with the measured torque.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from twinloop.dataset.logs.checks.finding import POSITIONS, LogFinding, LogRecor
 from twinloop.dataset.logs.checks.series import UnbrokenSeries
 from twinloop.stats import correlation_at_lags, raw_correlation, slope_change
 
-EARLIEST_S, LATEST_S = -0.3, 0.8  # lags that are looked at; servos answer after 0.1 to 0.17 s (SO-101, G1)
-_WINDOW_S = 2.0  # lags are voted for by stretches of this length, so that a fault that begins halfway is seen
-_ANSWERS = 0.5  # correlation from which a measurement is taken to follow a command, with either sign
-_OWN, _OTHER, _BETTER = 0.6, 0.75, 0.25  # of a swap: own correlation at most, another's at least, and their difference
-_SPLIT = 0.5  # part of the squared residuals that a change of sign or unit has to explain
+EARLIEST_S, LATEST_S = -0.3, 0.8  # range of tested lags; servos respond after 0.1 to 0.17 s (SO-101, G1)
+_WINDOW_S = 2.0  # s; segments of this length vote for a lag, so that a fault that begins halfway is found
+_ANSWERS = 0.5  # least absolute correlation at which a measurement follows a command
+_OWN, _OTHER, _BETTER = 0.6, 0.75, 0.25  # swapped columns: most own correlation, least other one, least difference
+_SPLIT = 0.5  # least share of the squared residuals that a change of sign or unit explains
 _STILL = 1e-9
 _AS_HIGH = 0.85  # of the highest peak
 
 
 @dataclass(frozen=True, kw_only=True)
 class CommandResponse:
-    """How one column follows its command: ``lag_s`` finer than a frame, ``correlation`` signed, at that lag."""
+    """Response of one column to its command: ``lag_s`` in s (finer than a frame), signed ``correlation`` at it."""
 
     joint: str
     lag_s: float
@@ -37,7 +37,7 @@ class CommandResponse:
 
 @dataclass(frozen=True, kw_only=True)
 class CommandPair:
-    """Commands and what should follow them, ``(N, n)`` each, and the names of the columns in messages."""
+    """Commands and the measurements that should follow them, ``(N, n)`` each, with column names for messages."""
 
     series: UnbrokenSeries
     commands: NDArray[np.float64]
@@ -47,7 +47,7 @@ class CommandPair:
 
 
 def response_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | None:
-    """What answers the commands of an episode, or None where the log does not hold it."""
+    """Return the commands of an episode with the matching measurements, or None if the log lacks either."""
     if series.action is None or series.action.shape[1] != len(record.joints) or not record.joints:
         return None
     if record.command == "position":
@@ -61,7 +61,7 @@ def response_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | No
 
 
 def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]:
-    """Swapped columns, wrong signs and unlike units of one episode."""
+    """Find swapped columns, wrong signs and different units in one episode."""
     swapped = _swapped(pair)
     for column, (other, own, better) in swapped.items():
         yield LogFinding(
@@ -78,7 +78,7 @@ def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]
 
 
 def answers(pair: CommandPair) -> list[CommandResponse]:
-    """The lag of every column that follows its command clearly."""
+    """Return the response of each column that clearly follows its command."""
     found = []
     for column, name in enumerate(pair.columns):
         answer = _best_lag(pair, column)
@@ -88,7 +88,7 @@ def answers(pair: CommandPair) -> list[CommandResponse]:
 
 
 def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
-    """The lag that most stretches vote for, each with the magnitude of its correlation and the command's movement."""
+    """Return the lag with most votes; segments vote with their absolute correlation times the command's energy."""
     dt = pair.series.dt
     x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
     if np.ptp(x) <= _STILL or np.ptp(y) <= _STILL:
@@ -113,9 +113,9 @@ def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
 
 
 def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
-    """Correlation of a stretch with every stretch of its length within a longer one, and the energy of the former.
+    """Return the correlation of ``part`` with each equally long segment of ``around``, and the energy of ``part``.
 
-    Each lag is compared over full length: with zeros beyond the ends, slow movements would seem to follow at once.
+    Segments always have full length; padding with zeros would bias slow movements to zero lag.
     """
     n, centred = len(part), part - part.mean()
     sums, squares = (np.concatenate([[0.0], np.cumsum(around**power)]) for power in (1, 2))
@@ -128,14 +128,14 @@ def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[ND
 
 
 def _nearest_peak(lags: NDArray[np.int64], votes: NDArray[np.float64]) -> int:
-    """The row of the least lag among peaks about as high as the highest: what oscillates has one each half period."""
+    """Return the index of the smallest lag among the highest peaks; an oscillation has one in each half period."""
     above = np.concatenate([[-np.inf], votes, [-np.inf]])
     peaks = np.flatnonzero((votes >= above[:-2]) & (votes >= above[2:]) & (votes >= _AS_HIGH * votes.max()))
     return int(peaks[np.argmin(np.abs(lags[peaks]))])
 
 
 def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:
-    """The top of the parabola through the best lag and its neighbours."""
+    """Return the lag at the vertex of the parabola through the best lag and its neighbours, in frames."""
     if not 0 < best < len(votes) - 1:
         return float(lags[best])
     left, middle, right = votes[best - 1 : best + 2]
@@ -198,7 +198,7 @@ def _judged(
 
 
 def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
-    """Whether no lag explains the movement with the right sign: a fast oscillation has one half a period later."""
+    """Return whether no lag fits with the right sign; a fast oscillation also fits half a period later."""
     column = pair.columns.index(name)
     dt = pair.series.dt
     x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
@@ -209,7 +209,7 @@ def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
 
 
 def _swapped(pair: CommandPair) -> dict[int, tuple[int, float, float]]:
-    """By column: whose command it follows instead, its correlation with its own, and with that one."""
+    """Return for each swapped column the followed command and the correlations with its own and with that command."""
     dt, n = pair.series.dt, len(pair.columns)
     if n < 2:
         return {}

@@ -1,4 +1,4 @@
-"""The part of an episode that can be compared in time: without gaps and holes, on a uniform grid, unwrapped."""
+"""Extract the longest part of an episode without gaps, on a uniform grid and unwrapped, for checks over time."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.checks.finding import LogRecord
 from twinloop.dataset.logs.resampling import GAP_FACTOR, turn_of, unwrapped
 
-_FEWEST = 16  # frames of which something can be said
-_PARTS = 8  # strides that a series has at least
-_MOVEMENT_S = 0.05  # what moves is seen over so long: longer than a frame of 30 Hz, shorter than a servo's response
+_FEWEST = 16  # least number of frames
+_PARTS = 8  # least number of strides in a series
+_MOVEMENT_S = 0.05  # s; movements are computed over this time: longer than a 30 Hz frame, shorter than servo latency
 
 
 @dataclass(frozen=True, kw_only=True)
 class UnbrokenSeries:
-    """The longest unbroken stretch of an episode.
+    """The longest part of an episode without gaps.
 
-    ``time`` ``(N,)`` is uniform with step ``dt``. ``state`` and ``action`` ``(N, n)`` are in the log's own units,
-    unwrapped, NaN filled in between; ``action`` is None where the log has no commands.
+    ``time`` ``(N,)`` in s is uniform with step ``dt``. ``state`` and ``action`` ``(N, n)`` are unwrapped, in the log's
+    units, with NaN interpolated; ``action`` is None if the log has no commands.
     """
 
     time: NDArray[np.float64]
@@ -31,11 +31,11 @@ class UnbrokenSeries:
 
     @property
     def stride(self) -> int:
-        """Frames over which movement is seen."""
+        """Number of frames over which movement is computed."""
         return max(1, min(round(_MOVEMENT_S / self.dt), len(self.time) // _PARTS))
 
     def moves(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Movement of columns ``(N, …)`` over `stride` frames, ``(N − stride, …)``; row t belongs to ``time[t]``."""
+        """Return the change of columns ``(N, …)`` over `stride` frames, ``(N − stride, …)``, by start frame."""
         return values[self.stride :] - values[: -self.stride]
 
     def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -48,7 +48,7 @@ class UnbrokenSeries:
         return (sums[self.stride :] - sums[: -self.stride]) / self.stride
 
     def of(self, signal: LoggedSignal) -> NDArray[np.float64] | None:
-        """A signal at this series' times, linearly interpolated; None where it covers less than all of them."""
+        """Interpolate a signal linearly at the times of this series; None if it does not cover all of them."""
         time, rows = increasing(signal.time)
         if len(time) < _FEWEST or time[0] > self.time[0] + self.dt or time[-1] < self.time[-1] - self.dt:
             return None
@@ -79,7 +79,7 @@ def prepare(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
 
 
 def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
-    """The times that are finite and later than all before them, and their rows."""
+    """Return the finite times that are later than all earlier ones, and their row indices."""
     finite = np.flatnonzero(np.isfinite(time))
     latest = np.maximum.accumulate(time[finite]) if len(finite) else time[finite]
     keep = finite[np.diff(latest, prepend=-np.inf) > 0] if len(finite) else finite
@@ -95,7 +95,7 @@ def _enabled(record: LogRecord) -> NDArray[np.bool_]:
 
 
 def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tuple[int, int]:
-    """First row and the one after the last of the longest run of usable rows without a gap or a jump back."""
+    """Return start and stop row of the longest run of usable rows without a gap or a jump back in time."""
     steps = np.diff(np.where(usable, time, np.nan))
     forward = steps[steps > 0]
     if not len(forward):

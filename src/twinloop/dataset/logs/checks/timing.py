@@ -1,4 +1,4 @@
-"""Check time itself (gaps, order, unit, repeated frames), and the clocks of commands against measurements."""
+"""Check timestamps (gaps, order, unit, repeated frames), and the clock of commands against that of measurements."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from twinloop.dataset.logs.resampling import GAP_FACTOR
 from twinloop.stats import warped_correlation
 
 Array = NDArray[np.float64]
-Found = Callable[..., LogFinding]  # a finding of one clock, from a row on
+Found = Callable[..., LogFinding]  # makes a finding of one clock that begins at a row
 
-# No log in the registry is slower than 30 Hz or faster than 2 kHz; beyond these steps the unit is another one.
+# Steps in s. No log in the registry is slower than 30 Hz or faster than 2 kHz; steps beyond these have a wrong unit.
 _SLOWEST_S, _IMPOSSIBLE_S, _FASTEST_S = 0.5, 10.0, 2e-5
 _UNEVEN = 0.2  # of a step, between the 5th and the 95th percentile: replay needs a grid (our choice)
-_RATE_TOLERANCE = 0.02  # what replay allows between episodes (simulate/replay.py)
-_REPEATED = 0.01  # part of the moving frames; a bus that is read faster than it answers repeats frames
+_RATE_TOLERANCE = 0.02  # relative difference that replay allows between episodes (simulate/replay.py)
+_REPEATED = 0.01  # share of the moving frames; a bus that is read faster than it is updated repeats frames
 _FEWEST_REPEATS, _FEWEST_FRAMES = 3, 8
-_MOTION = 3  # smallest steps ever seen
+_MOTION = 3  # times the smallest observed step
 
 
 def check_timing(record: LogRecord) -> Iterator[LogFinding]:
-    """Every clock of one episode: its frames', its commands', its signals'."""
+    """Check the times of frames, commands and signals of one episode."""
     seen: list[Array] = []
     for name, time in _clocks(record):
         if any(time is other or np.array_equal(time, other, equal_nan=True) for other in seen):
@@ -36,7 +36,7 @@ def check_timing(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def check_rates(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
-    """Episodes whose rate is not that of the log."""
+    """Find episodes whose frame rate differs from the log's median."""
     steps = {record.index: np.diff(record.time) for record in records if len(record.time) > 2}
     medians = {index: float(np.nanmedian(values[values > 0])) for index, values in steps.items() if (values > 0).any()}
     if len(medians) < 2:
@@ -102,7 +102,7 @@ def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[LogFindi
 
 
 def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[LogFinding]:
-    if name == "enabled":  # a switch is logged when it switches
+    if name == "enabled":  # a switch is logged only when it changes
         return
     gaps = np.flatnonzero(steps > GAP_FACTOR * median)
     if len(gaps):
@@ -117,7 +117,7 @@ def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median:
 
 
 def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[LogFinding]:
-    if name in ("enabled", "action"):  # neither a switch nor a command has to come regularly
+    if name in ("enabled", "action"):  # switches and commands need not be regular
         return
     if median > _SLOWEST_S or median < _FASTEST_S:
         faster = median > _SLOWEST_S
@@ -140,9 +140,9 @@ def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[Log
 
 
 def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
-    """Frames equal to the one before while the robot moves on both sides of them, and how many frames are in motion.
+    """Return the frames that repeat the previous one while the robot moves, and the number of frames in motion.
 
-    Motion is at least three of the smallest steps ever seen: slower, an encoder repeats itself rightly.
+    Motion is at least three times the smallest observed step; in slower motion an encoder correctly repeats values.
     """
     state = record.state
     if len(state) < _FEWEST_FRAMES or not state.shape[1]:
@@ -181,25 +181,25 @@ def _last_finite(time: Array, row: int) -> float:
 
 # Servos follow after 0.1 to 0.17 s in the public logs (SO-101 3-4 frames, G1 4-5 frames at 30 Hz): twice that is late.
 _LATE_S = 0.35
-_AHEAD_FRAMES, _AHEAD_S = 1.0, 0.02  # a measurement before its command by more than both has another clock
-_APART_FRAMES, _APART_S = 3.0, 0.12  # joints of one robot, episodes of one log: more than both is no common clock
-_CLEAR = 0.8  # correlation from which a lag is told finely
-# Drifts over an episode and steps at moments of it that are tried, in s. Clocks of good logs, real and virtual, gain up
-# to 0.2 by any of them, planted drifts of 0.18 s and steps of 0.3 s gain 0.3 to 0.9.
+_AHEAD_FRAMES, _AHEAD_S = 1.0, 0.02  # a measurement earlier than its command by more than both has another clock
+_APART_FRAMES, _APART_S = 3.0, 0.12  # lags of joints or episodes that differ by more than both have different clocks
+_CLEAR = 0.8  # least correlation for a precise lag
+# Tested drifts and steps in s, and the moments of steps as shares of an episode. The gain is at most 0.2 for good real
+# and simulated logs, and 0.3 to 0.9 for planted drifts of 0.18 s and steps of 0.3 s.
 _TOTALS, _STEPS, _MOMENTS = np.linspace(-0.5, 0.5, 21), np.linspace(-0.5, 0.5, 11), np.linspace(0.1, 0.9, 17)
 _GAIN, _REACH_S = 0.3, 0.3
-# A clock is common to all joints: of one or two alone, a servo that is slower at other speeds looks the same.
+# A clock is common to all joints; with one or two joints, a servo whose lag depends on speed looks the same.
 _FEWEST_JOINTS, _AGREEING = 3, 0.6
-_FOLLOWS = 0.003  # of a joint's movement left unexplained: its clock needs no bending
-_GRID_S, _LONG_S = 0.04, 4.0  # arms move below 5 Hz; a shorter episode tells no drift from a pause
+_FOLLOWS = 0.003  # unexplained share of a joint's movement below which no drift is tested
+_GRID_S, _LONG_S = 0.04, 4.0  # s; arms move below 5 Hz; shorter episodes cannot distinguish a drift from a pause
 _FEWEST_EPISODES = 5
-# An episode's number, its first time, its frame's length in s, how its joints answer, and its conditions.
+# Number of an episode, its first time and frame period in s, the responses of its joints, and its conditions.
 Row = tuple[int, float, float, Sequence[CommandResponse], tuple[tuple[str, float], ...]]
 _SHIFT = "--shift {:.3f} brings the measurements onto the commands' clock."
 
 
 def check_lags(lags: Sequence[Row]) -> Iterator[LogFinding]:
-    """Lags of all episodes together: too long, negative, unlike the other joints', unlike the other episodes'."""
+    """Find lags that are too long, negative, or different from those of other joints or episodes."""
     if not lags:
         return
     numbers = tuple(dict.fromkeys(number for number, *_ in lags))
@@ -226,7 +226,7 @@ def check_lags(lags: Sequence[Row]) -> Iterator[LogFinding]:
 
 
 def median_lags(answers: Sequence[Sequence[CommandResponse]]) -> dict[str, float]:
-    """Each joint's median lag in s over the episodes in which it answered."""
+    """Return each joint's median lag in s over the episodes in which it follows its command."""
     by_joint: dict[str, list[float]] = {}
     for episode in answers:
         for answer in episode:
@@ -235,10 +235,10 @@ def median_lags(answers: Sequence[Sequence[CommandResponse]]) -> dict[str, float
 
 
 def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse]) -> Iterator[LogFinding]:
-    """Find a lag that grows, or steps, over one episode: clocks with different rates, or a clock that was set.
+    """Find a lag that drifts or steps during one episode: clocks of different rates, or a clock that was set.
 
-    All joints are compared through candidates of one drifting clock; the criterion is the share of movement,
-    unexplained by constant lags per joint, that the best candidate explains.
+    Candidates of one drifting or stepping clock are tested on all joints together. The criterion is the share of the
+    error of constant lags that the best candidate explains.
     """
     dt = max(pair.series.dt, _GRID_S)
     rows = np.arange(0, len(pair.series.time) - pair.series.stride, max(1, round(dt / pair.series.dt)))
@@ -291,13 +291,13 @@ def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse
 def _bends(
     totals: NDArray[np.float64], steps: NDArray[np.float64], moments: NDArray[np.float64]
 ) -> list[tuple[float, float]]:
-    """Drifts (at NaN) and steps to try, and none."""
+    """Return the candidates to test as (total in s, moment); the moment of a drift is NaN."""
     drifts = [(float(total), np.nan) for total in totals]
     return drifts + [(float(step), float(at)) for at in moments for step in steps if step != 0]
 
 
 def _bend(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Seconds by which commands are seen later at each part of an episode, zero on average."""
+    """Return the additional lag in s at each part of an episode (0 to 1), between ``-total/2`` and ``total/2``."""
     bent = part if np.isnan(at) else (part >= at).astype(np.float64)
     return total * (bent - 0.5)
 
@@ -322,7 +322,7 @@ def _clear(answers: Sequence[CommandResponse]) -> list[CommandResponse]:
 
 
 def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[LogFinding]:
-    """Among episodes under equal conditions: with another gain a servo is slower."""
+    """Find episodes with other lags; ``lags`` are of episodes with equal conditions, because gains change the lag."""
     if len(lags) < _FEWEST_EPISODES:
         return
     usual = median_lags([answers for *_, answers, _ in lags])

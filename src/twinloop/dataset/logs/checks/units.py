@@ -1,4 +1,4 @@
-"""Check joints against the twin or physical limits: whether they are the robot's, and in the declared unit."""
+"""Check a log's joints and their units against the twin's joints and ranges, or against physical limits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from twinloop.dataset.logs.checks.values import wraps
 
 
 def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) -> Iterator[LogFinding]:
-    """Missing and further joints, and another kind of command."""
+    """Find missing joints, additional joints, and another command type than the twin's."""
     for record in records:
         begin = float(record.time[0]) if len(record.time) else 0.0
         missing = [joint for joint in expectations.joints if joint not in record.joints]
@@ -46,15 +46,15 @@ def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) 
 
 Array = NDArray[np.float64]
 
-# What a value is worth in rad or m, by the unit that it might be in.
+# Factors to rad or m by possible unit.
 _ANGLES = {RADIANS: 1.0, DEGREES: math.pi / 180, "counts of 4096 a turn": 2 * math.pi / 4096}
 _LENGTHS = {"m": 1.0, "cm": 1e-2, "mm": 1e-3}
-_MARGIN, _MARGIN_SI = 0.1, 0.05  # beyond a range: of its width, and rad or m; calibrations by hand are off by so much
-_TINY = 0.02  # of the range: what a whole log in radians covers if it is taken for degrees is less than 1/57
+_MARGIN, _MARGIN_SI = 0.1, 0.05  # allowed excess: share of the range, and rad or m; errors of manual calibration
+_TINY = 0.02  # share of the range; a log in radians that is read as degrees covers less than 1/57 of it
 _TURNS = 8 * math.pi  # rad: no joint of an arm turns four times; a pendulum that swings up does two or three
 _FASTEST = 40.0  # rad/s: the fastest joint of a legged robot (MIT Mini Cheetah, Katz 2019)
-_LONGEST = 10.0  # m that a sliding joint goes at most
-_SATURATED = 0.002  # part of the frames at exactly ±100 that only a normalized value has
+_LONGEST = 10.0  # m; longest travel of a slide joint
+_SATURATED = 0.002  # share of frames at exactly ±100 that indicates normalized values
 
 
 def check_units(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
@@ -66,7 +66,7 @@ def check_units(records: Sequence[LogRecord], expectations: JointExpectations | 
         for column, unit in enumerate(record.units.joints):
             values = record.state[:, column]
             good = np.isfinite(values)
-            if good.any() and wraps(values[good]) is None:  # what wraps is said to, and lies anywhere until mended
+            if good.any() and wraps(values[good]) is None:  # wrapped values have their own finding and no range
                 yield from _joint(record, unit.joint, column, ranges.get(unit.joint), good)
     yield from _too_small(records, ranges)
 
@@ -117,7 +117,7 @@ def _against_range(
     )
     if fits and excess > high - low:
         yield _unit_finding(
-            record, joint, "error", float(time[outside[0]]), f"{evidence}; as {fits[0]} it lies within.", fits[0],
+            record, joint, "error", float(time[outside[0]]), f"{evidence}; as {fits[0]} it is within.", fits[0],
             low=position.min(), high=position.max(),
         )  # fmt: skip
         return
@@ -130,7 +130,7 @@ def _against_range(
 
 
 def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
-    """Without a range: further and faster than joints go."""
+    """Find angles and speeds that no joint reaches, for joints without a range."""
     reach = float(np.abs(position).max())
     series = prepare(record, whole=True)
     if reach <= _TURNS or series is None or unit != RADIANS:
@@ -162,7 +162,7 @@ def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: A
 
 
 def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
-    """±100 exactly, again and again: LeRobot's normalized values end there, angles do not."""
+    """Find degrees that are often exactly ±100, the limits of LeRobot's normalized values."""
     at = np.flatnonzero(np.abs(values) == 100.0)
     if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
         yield _unit_finding(
@@ -173,7 +173,7 @@ def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: A
 
 
 def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[LogFinding]:
-    """A whole log in degrees, or ±100, that covers no more than radians would."""
+    """Find a log in degrees or normalized values whose whole range is so small that it may be in radians."""
     first = records[0]
     units = {unit.unit for unit in first.units.joints}
     if not units or not units <= {DEGREES, NORMALIZED, PERCENT} or any(r.joints != first.joints for r in records):

@@ -1,4 +1,4 @@
-"""Check columns by themselves: no numbers, standing still, frozen, cut off, coarse, and steps that no joint makes."""
+"""Check single columns: NaN, constant, frozen, clipped and coarse values, and jumps."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity
 Array = NDArray[np.float64]
 
 _FROZEN_S, _FROZEN_FRAMES = 0.3, 8  # shorter standstills are pauses between two steps of an encoder
-_FROZEN_COMMAND = 0.05  # of the command's range, by which it moved meanwhile
-_FROZEN_JUMP = 4.0  # times the 99th percentile of the steps: what a sensor catches up with when it wakes
-_CUT_PART, _CUT_VISITS, _CUT_RUN = 0.01, 2, 4  # part of the frames at the extreme, visits to it, frames of a visit
-_CUT_SPEED = 0.5  # of the median step in motion, with which a value arrives at a limit that cuts it off
-_COARSE = 20  # steps that a moving joint's whole range should have at least
-_STILL = 0.005  # of the twin's or the other joints' range: less than this is no excitation
+_FROZEN_COMMAND = 0.05  # least motion of the command meanwhile, as a share of its range
+_FROZEN_JUMP = 4.0  # least jump at the end, times the 99th percentile of the steps
+_CUT_PART, _CUT_VISITS, _CUT_RUN = 0.01, 2, 4  # least share of frames at the extreme, visits, frames per visit
+_CUT_SPEED = 0.5  # least last step before a clipped extreme, times the median step in motion
+_COARSE = 20  # least number of steps in the range of a moving joint
+_STILL = 0.005  # rad or m, or share of the largest range if units are unknown; less motion is no excitation
 _FEWEST = 16
 
 
 def check_numbers(record: LogRecord) -> Iterator[LogFinding]:
-    """NaN and infinity in measurements, commands and signals."""
+    """Find NaN and infinity in measurements, commands and signals."""
     own = getattr(record, "action_time", None)
     tables = [("", record.joints, record.time, record.state)]
     if record.command != "none":
@@ -43,7 +43,7 @@ def check_numbers(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
-    """Joints that do not move at all or for a while, although their command does."""
+    """Find joints that do not move, always or for some time, although their command does."""
     if record.command != "position" or record.action.shape != record.state.shape:
         return
     for column, joint in enumerate(record.joints):
@@ -62,7 +62,7 @@ def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[LogFinding]:
-    """A standstill under a moving command that ends with a jump, as a sensor that wakes up does."""
+    """Find a standstill under a moving command that ends with a jump or lasts to the end, as of a frozen sensor."""
     steps = np.abs(np.diff(state))
     usual = float(np.percentile(steps, 99))
     for first, stop in _runs(steps == 0):
@@ -84,7 +84,7 @@ def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: f
 
 
 def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
-    """Values that run into an extreme at speed and stay there exactly, more than once: a limit cuts them off."""
+    """Find clipped values: they reach an extreme at speed and stay exactly there, more than once."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
         if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
@@ -104,11 +104,11 @@ def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
-    """First row, frames and visits at an extreme that cuts a series off."""
+    """Return first row, frames and visits at an extreme that clips a series; None if it does not."""
     steps = np.abs(np.diff(series))
     typical = float(np.median(steps[steps > 0]))
     runs = [(a, b) for a, b in _runs(series == extreme) if b - a >= _CUT_RUN]
-    # A joint that comes to rest arrives slowly; what is cut off arrives as fast as it moves.
+    # A joint that comes to rest is slow before; a clipped value reaches the limit at full speed.
     sharp = [
         (a, b)
         for a, b in runs
@@ -123,7 +123,7 @@ def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
 
 
 def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
-    """Moving joints whose readings have too few steps to fit to."""
+    """Find moving joints whose encoder resolution is too coarse for a fit."""
     for column, joint in enumerate(record.joints[: record.state.shape[1]]):
         series = record.state[:, column]
         series = series[np.isfinite(series)]
@@ -142,7 +142,7 @@ def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
-    """Joints that move in no episode, and logs in which nothing does."""
+    """Find joints that do not move in any episode; an error if no joint moves."""
     joints = records[0].joints
     alike = [record for record in records if record.joints == joints and record.state.shape[1:] == (len(joints),)]
     if not joints or not alike:
@@ -166,7 +166,7 @@ def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
 
 
 def _runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """First row and the one after the last of every run of True."""
+    """Return start and stop row of each run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
@@ -178,7 +178,7 @@ def _at_row(
     return in_episode(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
 
 
-# What a value jumps by where it wraps, in the log's own units: turns, and the counts of encoders of 10 to 16 bits.
+# Jumps at a wrap-around in the log's own units: full turns, and the counts of encoders of 10 to 16 bits.
 _PERIODS = {
     "2π rad": 2 * math.pi,
     "360°": 360.0,
@@ -187,9 +187,9 @@ _PERIODS = {
     "16384 counts": 16384.0,
     "65536 counts": 65536.0,
 }
-_NEAR = 0.12  # of a period, from it: what the joint itself moves in that frame
-_QUIET = 0.12  # of a period: the steps around a wrap
-_SPIKE = 8.0  # times the median step in motion, and twice the 98th percentile of all
+_NEAR = 0.12  # of a period; tolerance of a wrap's size, because the joint moves in that frame
+_QUIET = 0.12  # of a period; most size of all other steps
+_SPIKE = 8.0  # times the median step in motion; a spike also exceeds twice the 98th percentile of all steps
 
 
 def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
@@ -206,7 +206,7 @@ def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
 
 
 def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | None:
-    """The period by which a series ``(T,)`` wraps, in words and its own units, and the rows after each wrap."""
+    """Return name and size of the period by which a series ``(T,)`` wraps, and the rows after each wrap; else None."""
     steps = np.diff(series)
     for name, period in _PERIODS.items():
         near = np.abs(np.abs(steps) - period) < _NEAR * period
@@ -244,7 +244,7 @@ def _column(
 
 
 def _spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
-    """Rows that leave and come back within one frame, further than any usual step goes."""
+    """Return the rows of single-frame outliers: a large step followed by a step back."""
     steps = np.diff(series)
     usual = float(np.percentile(np.abs(steps), 98))
     moves = np.abs(steps[steps != 0])

@@ -1,4 +1,4 @@
-"""Robot logs of many formats, read into the one `Episode` record.
+"""Import robot logs of many formats as `RawEpisode`.
 
-`twinloop.dataset.logs.formats` chooses among them.
+`twinloop.dataset.logs.formats` selects the importer.
 """

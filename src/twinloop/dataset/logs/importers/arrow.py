@@ -1,4 +1,4 @@
-"""Arrow tables as the `datasets` library saves them: a folder of splits, one split, or a single ``.arrow`` file."""
+"""Import Arrow tables of the `datasets` library: a folder of splits, one split, or a single ``.arrow`` file."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEp
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a path is an ``.arrow`` file or a folder saved by ``datasets``."""
+    """Return whether a path is an ``.arrow`` file or a folder saved by ``datasets``."""
     if path.is_file():
         return path.suffix == ".arrow"
     return (path / "state.json").is_file() or bool(_splits(path))
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """The episodes of all splits, in the order of the files; joints and units must come from the caller.
+    """Return the episodes of all splits, in the order of the files; the caller must give joints and units.
 
     Raises:
-        LogError: no rows, joints without names, or values that cannot be used.
+        LogError: no rows, joints without names, or invalid values.
         UnitsError: the units are not given.
         DatasetError: a file is truncated, or a path leaves the folder.
     """
@@ -58,7 +58,7 @@ def _files(path: Path) -> list[Path]:
 
 
 def _splits(path: Path) -> list[Path]:
-    """The folders of a saved dictionary of splits, in its order, or by name where the list of splits is missing."""
+    """Return the folders of the splits, in the order of ``dataset_dict.json`` or, if it is missing, by name."""
     listed = path / "dataset_dict.json"
     if listed.is_file():
         return [layout.inside(path, "{split}", {"split": split}) for split in read_json(listed)["splits"]]
@@ -78,7 +78,7 @@ def _read_stream(path: Path) -> pa.Table:
 
 
 def _open(source: pa.MemoryMappedFile) -> pa.ipc.RecordBatchStreamReader | pa.ipc.RecordBatchFileReader:
-    """A stream, which ``datasets`` writes, or else Arrow's file format."""
+    """Open an Arrow stream, as written by ``datasets``, or an Arrow file."""
     if source.read(6) == b"ARROW1":
         source.seek(0)
         return pa.ipc.open_file(source)

@@ -1,4 +1,4 @@
-"""LeRobot's columns as episodes: shared by its versions and by saved Arrow tables."""
+"""Convert tables with LeRobot's columns to episodes, for LeRobot folders and Arrow tables."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from twinloop.dataset.spec import INDEX_FEATURES
 
 
 class EpisodeBuilder:
-    """Converts tables of LeRobot columns to episodes of one log, all with the same joints and units.
+    """Converter of tables with LeRobot's columns to episodes of one log, all with the same joints and units.
 
     Args:
         where: the log's name, for messages and as the episodes' origin.
         options: the caller's metadata of the log.
-        action_names: the log's names of the action's columns, or none.
-        state_names: the log's names of the state's columns, or none.
+        action_names: column names of the action in the log, if any.
+        state_names: column names of the state in the log, if any.
         fps: the log's declared rate, if any.
         units: the log's unit map, if any.
         present: all columns of the log; unused ones are noted.
@@ -50,14 +50,14 @@ class EpisodeBuilder:
 
     @property
     def columns(self) -> list[str]:
-        """The columns an episode needs."""
+        """Required columns: action, state and timestamp."""
         return [self._options.action_key, self._options.state_key, "timestamp"]
 
     def build(self, index: int, table: pa.Table, *, task: str = "", source: Source = "real") -> RawEpisode:
         """Return one episode from its rows.
 
         Raises:
-            LogError: a column or joint is missing, or the values cannot be used (see `Episode`).
+            LogError: a column or joint is missing, or the values are invalid (see `Episode`).
             UnitsError: the units are unknown.
         """
         where = f"Episode {index} of {self._where}"

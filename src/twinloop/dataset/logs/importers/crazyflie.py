@@ -1,4 +1,4 @@
-"""Logs that a Crazyflie writes to its µSD card (format version 2).
+"""Import logs that a Crazyflie writes to its µSD card (format version 2).
 
 Byte 0xBC, uint16 version, uint16 number of event types; per type a uint16 id, its name and a zero, a uint16 number of
 variables, and each variable as ``name(t)`` and a zero, t being a letter of Python's `struct`. Then records: uint16 id,
@@ -42,7 +42,7 @@ _AXES = ("x", "y", "z")
 
 @dataclass(frozen=True, kw_only=True)
 class EventTable:
-    """The records of one event: times in s on the drone's own clock, and its variables by name."""
+    """Records of one event type: times in s on the drone's clock, and its variables by name."""
 
     name: str
     time: NDArray[np.float64]
@@ -50,7 +50,7 @@ class EventTable:
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a path is a file that begins as these logs do."""
+    """Return whether a file begins with the start byte and version of these logs."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -58,10 +58,10 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """The file as one episode without joints: IMU and throttles as signals, on a clock that begins with the log.
+    """Return the file as one episode without joints: IMU and throttles as signals, with time 0 at the first record.
 
     Raises:
-        LogError: damaged, or no event holds an IMU.
+        LogError: the file is damaged, or has neither IMU nor motor variables.
     """
     tables = read_events(path)
     signals: dict[str, LoggedSignal] = {}
@@ -93,10 +93,10 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def read_events(path: Path) -> list[EventTable]:
-    """All events of a log, with the variables as they were written.
+    """Return all event types of a log, with the variables in their original units.
 
     Raises:
-        LogError: another format or version, an unknown type of variable, a checksum that differs, a torn end.
+        LogError: another format or version, an unknown variable type, a wrong checksum, or a truncated file.
     """
     data = bounded(path, _MOST_BYTES).read_bytes()
     if len(data) < 5 + _CRC_BYTES or data[:3] != struct.pack("<BH", _START, _VERSION):
@@ -112,7 +112,7 @@ def read_events(path: Path) -> list[EventTable]:
 
 
 def _header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
-    """Name and record type of each event by id, and where the records begin."""
+    """Return name and record type of each event by id, and the offset of the first record."""
     (count,), position = struct.unpack_from("<H", body, 3), 5
     types: dict[int, tuple[str, np.dtype]] = {}
     for _ in range(count):
@@ -137,7 +137,7 @@ def _text(body: bytes, position: int) -> tuple[str, int]:
 
 
 def _records(body: bytes, types: dict[int, tuple[str, np.dtype]], position: int) -> list[EventTable]:
-    """All records by event; one kind of event is read at once, several are walked through."""
+    """Return the records by event type; with several types, records are found one after another."""
     if len(types) == 1:
         ((number, (name, dtype)),) = types.items()
         count, rest = divmod(len(body) - position, dtype.itemsize)
@@ -164,7 +164,7 @@ def _table(name: str, rows: NDArray) -> EventTable:
 
 
 def _kinds(columns: dict[str, NDArray[np.float64]]) -> dict[str, tuple[list[str], float, str, tuple[str, ...]]]:
-    """Which signals an event holds: their columns, factor to SI, unit and labels."""
+    """Return the signals in an event's columns: their columns, factor to SI, unit and labels."""
     known = {
         f"angular_velocity/{SITE}": ("gyro", _AXES, math.pi / 180, "rad/s"),
         f"acceleration/{SITE}": ("acc", _AXES, _GRAVITY, "m/s²"),

@@ -43,7 +43,7 @@ _SUFFIXES = ("_range_m100_100", "_range_0_100", "_deg", "_rad", "_mm", "_cm", "_
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a path is a CSV file."""
+    """Return whether a path is a CSV file."""
     return path.is_file() and path.suffix == ".csv"
 
 
@@ -51,8 +51,8 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """Return the file's episodes, in order of appearance.
 
     Raises:
-        LogError: no rows, no time, no joints, a joint with only one of its two columns, a text instead of a number, an
-            episode that is not an integer.
+        LogError: no rows, no time column, no joints, a joint with only one of its two columns, a text instead of a
+            number, or an episode that is not an integer.
         UnitsError: a joint's unit is missing or contradictory: in its two columns, a suffix, the ``units`` line or the
             caller's options.
     """
@@ -67,7 +67,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:
-    """What the columns are, by their own names and the lines above them."""
+    """Return the meaning of the columns from their names and the header lines."""
     command = header.get("command", "position")
     if command not in COMMANDS:
         raise UnknownNameError("command", command, COMMANDS, where=f"the command line of {path}")
@@ -97,7 +97,7 @@ def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: Log
 
 
 def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
-    """The signals, those of joints for the chosen ones alone."""
+    """Return the signals; joint signals only for the selected joints."""
     found: dict[str, SignalColumns] = {}
     for name, columns in signals.items():
         rows = [i for i, label in enumerate(columns.labels) if not name.startswith("joint_") or label in joints]
@@ -108,7 +108,7 @@ def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> d
 
 
 def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
-    """The signals that columns hold by their names, in SI.
+    """Return the signals that the column names define, in SI.
 
     Raises:
         LogError: a signal lacks columns; names them.
@@ -136,7 +136,7 @@ def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumn
 
 
 def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
-    """The ``conditions`` line in SI: ``mass_kg=0.5, firmware_kp=200``."""
+    """Parse the ``conditions`` line (``mass_kg=0.5, firmware_kp=200``) to values in SI."""
     found: dict[str, float] = {}
     for item in filter(None, (part.strip() for part in header.get("conditions", "").split(","))):
         key, _, value = item.partition("=")
@@ -149,7 +149,7 @@ def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
 
 
 def _split(path: Path) -> tuple[dict[str, str], str]:
-    """The ``# key: value`` lines at the top, and the rest."""
+    """Return the ``# key: value`` lines at the top as a dict, and the rest of the file."""
     try:
         lines = bounded(path).read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
     except UnicodeDecodeError as error:
@@ -222,7 +222,7 @@ def _units(
 
 
 def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str) -> None:
-    """Refuse two statements of a joint's unit that differ."""
+    """Check that two statements of joint units do not differ."""
     for joint in one:
         if joint in other and one[joint] != other[joint]:
             raise UnitsError(
@@ -232,7 +232,7 @@ def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, st
 
 
 def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
-    """Units by joint from the ``units`` line; an exception counts more than the unit for all."""
+    """Return the unit of each joint from the ``units`` line; ``JOINT=UNIT`` overrides the unit for all."""
     items = [item.strip() for item in header.get("units", "").split(",") if item.strip()]
     general = {joint: item for item in items if "=" not in item for joint in joints}
     pairs = (item.split("=", 1) for item in items if "=" in item)

@@ -1,4 +1,4 @@
-"""LeRobot v2.1 folders: one Parquet file per episode, names and rate in ``meta/info.json``."""
+"""Import LeRobot v2.1 folders: one Parquet file per episode, names and rate in ``meta/info.json``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """Return the existing episodes, in order; a folder may be incomplete.
 
     Raises:
-        LogError: there is no episode, or one cannot be used.
+        LogError: there is no episode, or an episode is invalid.
         UnitsError: the units are not given.
         DatasetError: a file is damaged, or a path leaves the folder.
     """
@@ -65,7 +65,7 @@ def _episode_rows(path: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _units(path: Path) -> UnitMap | None:
-    """The unit map that our own exports carry."""
+    """Read the unit map of a twinloop export, if there is one."""
     file = path / layout.UNIT_MAP
     if not file.is_file():
         return None

@@ -1,4 +1,4 @@
-"""LeRobot v3.0 folders, ours among them: units from our unit map, exact numbers where we kept them."""
+"""Import LeRobot v3.0 folders; for twinloop's datasets with their unit map and the log's unrounded values."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """All episodes, in order: with the log's own numbers where every episode has them, else as LeRobot's files do.
+    """Return all episodes, in order; with the unrounded log if every episode has one, else from LeRobot's files.
 
     Raises:
-        LogError: no episode is there, or one cannot be used.
+        LogError: there is no episode, or an episode is invalid.
         UnitsError: neither the folder nor the caller gives the units.
         DatasetError: a file is damaged, or a path leaves the folder.
     """
@@ -49,7 +49,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
 
 
 def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
-    """Return the episode with the caller's metadata in place of its own."""
+    """Return the episode with its metadata replaced by the caller's where given."""
     return replace(
         episode,
         task=options.task or episode.task,

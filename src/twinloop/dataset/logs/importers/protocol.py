@@ -1,4 +1,4 @@
-"""Protocol of importers, the user's options, and the raw episode that an importer returns.
+"""Define the protocol of importers, the caller's options, and the raw episode that an importer returns.
 
 `RawEpisode.episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid one. Checks of
 defects read the raw one, because `Episode` refuses defects.
@@ -97,7 +97,7 @@ class RawEpisode:
 
 
 def _check_commands(time: NDArray[np.float64], where: str) -> None:
-    """Refuse commands whose times cannot be searched."""
+    """Check that there are commands and that their times are finite and increase."""
     if not len(time):
         raise LogError(f"{where} has measurements but no command. Leave it out, or declare that nothing was commanded.")
     wrong = np.flatnonzero(~np.isfinite(time[1:]) | ~(np.diff(time) > 0)) + 1
@@ -109,7 +109,7 @@ def _check_commands(time: NDArray[np.float64], where: str) -> None:
         )
 
 
-# Units whose meaning in rad or m needs no calibration: (scale, offset).
+# Units that are converted to rad or m without a calibration: (scale, offset).
 _ABSOLUTE = {
     RADIANS: (1.0, 0.0),
     DEGREES: (math.pi / 180, 0.0),
@@ -124,7 +124,7 @@ _WHICH_UNIT = (
 _ANSWER_UNITS = (
     "Answer with units=… (--units deg, or one per joint), and with LeRobot's calibration.json if there is one."
 )
-_SHOWN = 8  # joints whose values a question shows
+_SHOWN = 8  # most joints whose values a message shows
 _NOMINAL_TOLERANCE_S = 1e-4  # LeRobot's default tolerance_s for timestamps
 
 
@@ -153,7 +153,7 @@ class LogOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class Importer:
-    """One log format: its name, whether a path is of it, and how to read it."""
+    """One log format: its name, a function that recognizes its paths, and a function that reads them."""
 
     name: str
     recognizes: Callable[[Path], bool]
@@ -170,10 +170,10 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
         joints: joint names in column order.
         options: the caller's metadata.
         where: the log's name, for messages.
-        sample: some positions ``(T, n)``, shown in the question.
+        sample: some positions ``(T, n)``, whose ranges the message shows.
 
     Raises:
-        UnitsError: the units are unknown; the message is the question to answer.
+        UnitsError: the units are unknown; the message requests them.
         UnknownNameError: an unknown unit name.
     """
     if isinstance(options.units, UnitMap):
@@ -194,7 +194,7 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
 
 
 def stated_unit(joint: str, unit: str) -> JointUnit:
-    """The unit of a joint as a log or a person names it.
+    """Return the joint unit of a unit name; scale and offset are None for normalized values.
 
     Raises:
         UnknownNameError: no such unit.
@@ -208,10 +208,10 @@ def stated_unit(joint: str, unit: str) -> JointUnit:
 
 
 def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where: str) -> tuple[list[str], list[int]]:
-    """Return joint names and their columns, from the log's names and the caller's.
+    """Return joint names and their column indices, from the names in the log and the caller's options.
 
     Raises:
-        LogError: a requested joint is missing, or there are no names at all; then it also asks for missing units.
+        LogError: a requested joint is missing, or there are no names; the message requests names and units.
     """
     bare = [name.removesuffix(".pos") for name in names]
     if len(bare) == width:
@@ -229,7 +229,7 @@ def name_columns(names: Sequence[str], width: int, options: LogOptions, *, where
 
 
 def frame_times(timestamps: NDArray[np.float64], fps: float | None = None) -> NDArray[np.float64]:
-    """Times of an episode's frames in float64 seconds, from timestamps that may have been rounded to float32.
+    """Return the times of an episode's frames in s as float64, from timestamps that may be rounded to float32.
 
     Timestamps within LeRobot's tolerance of ``frame / fps`` are that nominal time; others are kept as they are.
     """

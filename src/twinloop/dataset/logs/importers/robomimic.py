@@ -38,7 +38,7 @@ _POSE = ("x", "y", "z", "qw", "qx", "qy", "qz")
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a path is an HDF5 file."""
+    """Return whether a path is an HDF5 file."""
     if not path.is_file():
         return False
     with path.open("rb") as file:
@@ -46,11 +46,11 @@ def recognizes(path: Path) -> bool:
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """The demonstrations, numbered as they are named.
+    """Return the demonstrations as episodes, with the number in their name as index.
 
     Raises:
         MissingDependencyError: `h5py` is not installed.
-        LogError: damaged, no demonstrations, none of the joints' positions.
+        LogError: the file is damaged, or has no demonstrations or no joint positions.
     """
     with _open(path) as file:
         try:
@@ -117,7 +117,7 @@ def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: 
 
 
 def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
-    """A demonstration that we wrote, with the numbers of the dataset that it was made from."""
+    """Return a demonstration exported by twinloop, with the unscaled values of its dataset."""
     if not isinstance(about.get("schema"), int) or about["schema"] > names.SCHEMA:
         raise LogError(f"{path} was written by a newer version (schema {about.get('schema')}). Upgrade twinloop.")
     where = f"{path}#{name}"
@@ -149,7 +149,7 @@ def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: Lo
 
 
 def _joints(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
-    """Names as given, or robosuite's own order of the arm: ``joint1`` and so on."""
+    """Return the caller's joint names, or ``joint1``, ``joint2``, … in robosuite's order."""
     if options.joints is None:
         return tuple(f"joint{i + 1}" for i in range(width))
     if len(options.joints) != width:
@@ -158,7 +158,7 @@ def _joints(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
 
 
 def _command(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind, Array, str]:
-    """What an action commands, its values per joint ``(T, n)``, and a note."""
+    """Return command type, commanded values per joint ``(T, n)``, and a note, according to the controller."""
     name, arm = str(env["arm"].get("type", "")), env["arm"]
     joints = state.shape[1]
     if name == "JOINT_POSITION" and env["absolute"] and actions.shape[1] >= joints:
@@ -174,13 +174,13 @@ def _command(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind
 
 
 def _rescaled(values: Array, limits: list[Any]) -> Array:
-    """Inputs clipped to their range and brought to that of the outputs."""
+    """Clip inputs to the input range and scale them to the output range."""
     low, high, least, most = (np.asarray(limit, dtype=np.float64) for limit in limits)
     return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least
 
 
 def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, LoggedSignal]:
-    """Joint velocities, and the poses of the hand and of objects; quaternions are xyzw in robosuite."""
+    """Return joint velocities, and poses of hand and objects with robosuite's xyzw quaternions converted to wxyz."""
     found: dict[str, LoggedSignal] = {}
     if "robot0_joint_vel" in observations:
         values = stored.matrix(observations, "robot0_joint_vel", where)

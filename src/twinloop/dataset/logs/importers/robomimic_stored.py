@@ -1,7 +1,6 @@
 """Read arrays, texts and simulations from an untrusted HDF5 file.
 
-Nothing outside the file is opened, nothing is unpickled, and absurdly large data are refused before memory is
-allocated.
+No other file is opened, nothing is unpickled, and arrays or texts over a limit are refused before memory is allocated.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ from twinloop.dataset import robomimic_layout as names
 Array = NDArray[np.float64]
 _MOST_VALUES = 1 << 28  # numbers of one array: 2 GiB as float64
 _MOST_TEXT = 1 << 26  # characters of one attribute: 64 MiB, a thousand times the MJCF of a kitchen
-_PLAIN = "fiub"  # kinds of dtype that are numbers; all else may name other things
+_PLAIN = "fiub"  # numeric kinds of dtype; other kinds may refer to other objects
 
 
 def member(group: Any, key: str, where: str) -> Any:
-    """Return the member of a group with a name, only if it is in this file.
+    """Return the member of a group, only if it is in the same file.
 
     Raises:
-        LogError: there is none, or a link that leaves the file.
+        LogError: there is no such member, or it is a link to another file.
     """
     link = group.get(key, getlink=True)
     if link is None:
@@ -42,16 +41,16 @@ def member(group: Any, key: str, where: str) -> Any:
 
 
 def array(group: Any, key: str, where: str) -> Array:
-    """An array of numbers ``(T, …)`` as float64.
+    """Read a numeric array ``(T, …)`` as float64.
 
     Raises:
-        LogError: it is elsewhere, too large, or holds something else than numbers.
+        LogError: it is missing, in another file, too large, or not numeric.
     """
     return np.asarray(_checked(group, key, where)[()], dtype=np.float64)
 
 
 def matrix(group: Any, key: str, where: str) -> Array:
-    """As `array`, with a column for each number of a frame, ``(T, k)``."""
+    """Read a numeric array as `array` does, and flatten each frame: ``(T, k)``."""
     values = array(group, key, where)
     return values.reshape(len(values), int(np.prod(values.shape[1:])))
 
@@ -60,7 +59,7 @@ def text(owner: Any, key: str, where: str) -> str:
     """Return a text attribute, "" without one.
 
     Raises:
-        LogError: it is something else or absurdly long.
+        LogError: it is not a text, or it is too long.
     """
     if key not in owner.attrs:
         return ""
@@ -76,7 +75,7 @@ def document(owner: Any, key: str, where: str) -> dict[str, Any]:
     """Return an attribute that is a JSON object, empty without one.
 
     Raises:
-        LogError: it is something else.
+        LogError: it is not a JSON object.
     """
     try:
         value = parse_json(text(owner, key, where) or "{}", where=f"{where}: the attribute {key}")
@@ -88,10 +87,10 @@ def document(owner: Any, key: str, where: str) -> dict[str, Any]:
 
 
 def simulation(demo: Any, where: str) -> StoredSimulation | None:
-    """The model and the states of a demonstration; None where it lacks either.
+    """Return model and states of a demonstration; None if either is missing.
 
     Raises:
-        LogError: as `array` and `text`, or states that do not fit each other.
+        LogError: as `array` and `text`, or the last state has another shape than the others.
     """
     model = text(demo, "model_file", where)
     if not model or "states" not in demo:
@@ -133,7 +132,7 @@ def _bytes(group: Any, name: str, where: str) -> bytes:
 
 
 def _checked(group: Any, key: str, where: str) -> Any:
-    """Return a dataset whose numbers are in this file and fit into memory."""
+    """Return an HDF5 dataset after checking that its numbers are in this file and not too many."""
     stored = member(group, key, where)
     if not hasattr(stored, "dtype"):
         raise LogError(f"{where}/{key} is a group where an array should be.")

@@ -1,6 +1,6 @@
 """Read a YAML file that describes the columns of a table, for logs whose column names do not.
 
-For ``log.csv`` it is ``log.yaml``, or named by the caller::
+The file of ``log.csv`` is ``log.yaml``, unless the caller gives another one::
 
     time: {column: t, unit: ms}
     episode: run                     # optional; without it the file is one episode
@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from reprlib import repr as _short  # of a long value, only the beginning
+from reprlib import repr as _short  # shortens long values
 from typing import Any
 
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
@@ -48,17 +48,17 @@ _JOINT_KEYS = ("state", "action", "unit", "action_unit", "velocity", "velocity_u
 
 @dataclass(frozen=True, kw_only=True)
 class TableDescription:
-    """Content of a YAML description, with its file."""
+    """Content of a YAML description, with the path of its file."""
 
     path: Path
     said: Mapping[str, Any]
 
     @property
     def delimiter(self) -> str:
-        """What separates the table's cells.
+        """Separator of the table's cells.
 
         Raises:
-            InputError: not a single character.
+            InputError: it is not a single character.
         """
         delimiter = self.said.get("delimiter", ",")
         if not isinstance(delimiter, str) or len(delimiter) != 1:
@@ -66,11 +66,11 @@ class TableDescription:
         return delimiter
 
     def layout(self, options: LogOptions) -> ColumnLayout:
-        """The columns' meaning.
+        """Return the meaning of the table's columns.
 
         Raises:
-            InputError: a key has a value of the wrong kind, or is missing.
-            UnknownNameError: a key, unit or command that does not exist.
+            InputError: a key is missing or has a value of the wrong type.
+            UnknownNameError: an unknown key, unit, command type or joint.
             UnitsError: a column without a unit.
             LogError: a signal whose columns or unit do not fit its name.
         """
@@ -99,11 +99,11 @@ class TableDescription:
 
 
 def describe(path: Path, options: LogOptions) -> TableDescription | None:
-    """Return the description of a table: the caller's file, else the YAML file of the same name, if there is one.
+    """Return the description of a table from the caller's file, else from the YAML file of the same name, or None.
 
     Raises:
-        InputError: it is missing, too large, not YAML or not a mapping.
-        UnknownNameError: a key that does not exist.
+        InputError: the caller's file is missing, or a file is too large, not YAML or not a mapping.
+        UnknownNameError: an unknown key.
     """
     file = options.description or path.with_suffix(".yaml")
     if not file.is_file():
@@ -130,7 +130,7 @@ def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
 
 
 def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
-    """A joint's keys, those that are needed among them."""
+    """Check the keys of a joint and return them."""
     entries = _mapping(row, f"joints.{name}", path).items()
     values = {key: _text(value, f"joints.{name}.{key}", path) for key, value in entries}
     _known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
@@ -205,7 +205,7 @@ def _columns(
 
 
 def _units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
-    """SI unit and factor of each column of a signal, from one unit for all or one each."""
+    """Return SI unit and factor of each column of a signal, from one unit for all columns or one per column."""
     said = _unit_of(row, "unit", where, path)
     each = _texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
     if len(each) != count:
@@ -221,7 +221,7 @@ def _unit_of(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
 
 
 def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
-    """Numbers in SI, by name without the unit's suffix."""
+    """Return the conditions in SI, by name without the unit suffix."""
     found: dict[str, float] = {}
     for key, value in _mapping(said.get("conditions", {}), "conditions", path).items():
         if isinstance(value, bool) or not isinstance(value, int | float):

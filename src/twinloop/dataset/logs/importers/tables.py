@@ -1,4 +1,4 @@
-"""Read tables of numbers as text, and turn their columns into episodes once it is known what each is."""
+"""Read numeric columns of text tables, and convert a table with a known column layout to episodes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in
 
 
 def bounded(path: Path, most: int = _MOST_BYTES) -> Path:
-    """The path of a file of a size that can be read at once.
+    """Check that a file is small enough to be read at once, and return its path.
 
     Raises:
-        InputError: it is missing, or no regular file.
+        InputError: it is missing or not a regular file.
         LogError: it is larger than ``most`` bytes.
     """
     require_regular(path)
@@ -37,10 +37,10 @@ def bounded(path: Path, most: int = _MOST_BYTES) -> Path:
 
 
 def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[np.float64]]:
-    """The numeric columns of a CSV file by name; an empty cell is NaN, columns of text are left out.
+    """Read the numeric columns of a CSV file by name; empty cells are NaN, text columns are left out.
 
     Raises:
-        LogError: no rectangular table, a required column is missing or is text; names it.
+        LogError: the table is not rectangular, or a required column is missing or text.
     """
     try:
         table = pyarrow.csv.read_csv(bounded(path))
@@ -56,27 +56,27 @@ def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[
 
 
 def is_numeric(kind: pa.DataType) -> bool:
-    """Whether a column's type can be read as float64; a column without any value can."""
+    """Return whether a column type can be converted to float64; an entirely empty column can."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)
 
 
 def as_floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column as float64; an empty cell is NaN."""
+    """Convert a column to float64; empty cells become NaN."""
     return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
 def stack(columns: dict[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
-    """Some columns side by side, ``(T, k)``."""
+    """Stack columns to a matrix ``(T, k)``."""
     return np.stack([columns[name] for name in names], axis=1)
 
 
 def unit_map(units: dict[str, str], *, source: str) -> UnitMap:
-    """The unit map of joints whose units, by name, are known."""
+    """Return the unit map of joints from their unit names."""
     return UnitMap(joints=tuple(stated_unit(joint, unit) for joint, unit in units.items()), source=source)
 
 
 def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> LoggedSignal:
-    """A signal; values ``(T,)`` are one column."""
+    """Return a signal; values ``(T,)`` become one column."""
     return LoggedSignal(
         time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit
     )
@@ -134,7 +134,7 @@ _OTHERS = {"enabled": ("1",), "motor": ("1",)}
 
 @dataclass(frozen=True, kw_only=True)
 class SignalColumns:
-    """The columns of one signal in order, their labels, and each one's factor to SI; ``unit`` is the SI unit of all."""
+    """Columns of one signal in order, with labels and factors to SI; ``unit`` is the SI unit of all ("" if mixed)."""
 
     columns: tuple[str, ...]
     labels: tuple[str, ...]
@@ -144,11 +144,11 @@ class SignalColumns:
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnLayout:
-    """What the columns of a table are.
+    """Meaning of the columns of a table.
 
-    ``time`` is in units of ``time_scale`` seconds; ``episode`` is the column of episode numbers, if any. ``state`` and
-    ``action`` are the columns of the joints of ``units``, in order; ``action_scale`` brings torques to N·m. Without a
-    command ``action`` is empty.
+    ``time`` is the time column, in units of ``time_scale`` s; ``episode`` is the column of episode numbers, if any.
+    ``state`` and ``action`` are the columns of the joints in ``units``, in order; ``action_scale`` has the factors of
+    torques to N·m or N. Without commands ``action`` is empty.
     """
 
     time: str
@@ -166,7 +166,7 @@ class ColumnLayout:
 
 
 def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
-    """The SI unit of a measured column's unit, and the factor to it.
+    """Return the SI unit of a unit, and the factor to it.
 
     Raises:
         UnknownNameError: no such unit.
@@ -177,10 +177,10 @@ def unit_factor(unit: str, *, where: str) -> tuple[str, float]:
 
 
 def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, where: str) -> None:
-    """Refuse a signal whose columns or SI units are not those of its name.
+    """Check that a signal has the columns and SI units that its name requires.
 
     Raises:
-        LogError: has the columns and units of the name.
+        LogError: it has others; states the required ones.
     """
     kind, _, site = name.partition("/")
     if kind in KNOWN:
@@ -195,12 +195,12 @@ def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, wher
 
 
 def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions) -> list[RawEpisode]:
-    """The table's episodes, in order of appearance.
+    """Return the table's episodes, in order of appearance.
 
-    A signal's rows in which all its columns are empty were not measured then: the signal has its own times.
+    A row in which all columns of a signal are empty is not a sample of that signal: each signal has its own times.
 
     Raises:
-        LogError: a column is missing or holds text, an episode is no whole number.
+        LogError: a column is missing or text, or an episode number is not a whole number.
     """
     time = numbers(path, table, layout.time) * layout.time_scale
     state = _matrix(path, table, layout.state)
@@ -231,7 +231,7 @@ def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions
 
 
 def _unread(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
-    """A note on the columns that nothing is made of."""
+    """Return a note on the columns that are not read."""
     read = {layout.time, layout.episode, *layout.state, *layout.action}
     read.update(column for signal in layout.signals.values() for column in signal.columns)
     left = [name for name in table.column_names if name not in read]
@@ -272,10 +272,10 @@ def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
 
 
 def numbers(path: Path, table: pa.Table, name: str) -> Array:
-    """A column as float64; an empty cell is NaN.
+    """Return a numeric column as float64; empty cells become NaN.
 
     Raises:
-        LogError: no such column, or it holds text.
+        LogError: there is no such column, or it is text.
     """
     if name not in table.column_names:
         raise LogError(f"{path} has no column {name}. It has: {', '.join(table.column_names)}.")

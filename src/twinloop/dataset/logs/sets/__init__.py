@@ -1,1 +1,1 @@
-"""Readers of the public sets: each reads any folder with the layout of a set, also further recordings."""
+"""Read public sets of real data; each reader accepts any folder with the layout of its set."""

@@ -1,4 +1,4 @@
-"""Files of a set's folder, by pattern and in a stable order."""
+"""Find the recordings in a set's folder by pattern, in a stable order."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from twinloop.core.errors import LogError
 
 
 def recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
-    """The files of ``folder/subfolder`` that match, sorted by the numbers in their names, then by name.
+    """Return the matching files of ``folder/subfolder``, sorted by folder and by the numbers in their names.
 
-    A folder without that subfolder is taken for it.
+    Without that subfolder, ``folder`` itself is searched.
 
     Raises:
-        LogError: none is there.
+        LogError: no file matches.
     """
     inner = folder / subfolder
     found = sorted((inner if inner.is_dir() else folder).glob(pattern), key=_order)
@@ -24,10 +24,10 @@ def recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
 
 
 def number(path: Path) -> int:
-    """The last number in a file's name: its own number in sets that count their recordings.
+    """Return the last number in a file's name, which is the number of the recording.
 
     Raises:
-        LogError: the name has none.
+        LogError: the name has no number.
     """
     digits = re.findall(r"\d+", path.stem)
     if not digits:

@@ -1,24 +1,23 @@
-"""Read the public sets of impacts.
+"""Read the public sets of impacts: cube tosses (ContactNets), Cassie's landings, planar drops and bounces.
 
-ContactNets' cube tosses (torch's legacy files, read without torch), Cassie's landings, planar drops and bounces.
+The cube tosses are torch's legacy files, which are read without torch.
 
 A legacy ``torch.save`` is five pickles and raw data: a magic number, a protocol version, a description of the
 writer's system, the object, the keys of its storages; then per storage an int64 count and its values. The object names
-its storages by persistent ids. Pickles can name any function; here only those that rebuild a tensor are known, and any
-other name is refused before anything is called.
+its storages by persistent ids. Pickles can call any function; here only those that rebuild a tensor are allowed, and
+any other name is refused before it is called.
 
-A tensor ``(1, T, 19)``: position, quaternion wxyz, linear velocity in the world's axes, angular velocity in the body's,
-and six zeros where a controller would be. Positions and linear velocities are divided by half the cube's side.
+Cube toss, a tensor ``(1, T, 19)``: position, quaternion wxyz, linear velocity in world axes, angular velocity in body
+axes, and six zeros. Positions and linear velocities are divided by half the cube's side.
 
-``data/x_NN.npy`` ``(T, 45)``: the pelvis' quaternion wxyz and position, 16 joint positions; its angular and linear
-velocity, both in the world's axes (the angular one turns the quaternion at 0.14 rad/s error there, 0.41 in the body's),
+Landing, ``data/x_NN.npy`` ``(T, 45)``: quaternion wxyz and position of the pelvis, 16 joint positions; its angular and
+linear velocity, both in world axes (as angular velocity it fits the quaternion within 0.14 rad/s, in body axes 0.41),
 and 16 joint velocities; ``u_NN.npy`` ``(T, 10)`` motor torques at the joints, ``t_NN.npy`` ``(T,)`` times. The ankle
 springs have no encoder: their positions come from inverse kinematics and their velocities are 0 in the files.
 
-A plane seen from the side: x to the right, z up from the ground, both m, and an angle in rad that grows from x towards
-z (a hinge about −y). That sense follows from the data: the spin that an impulse at the lowest corner gives has it in
-the square's recordings (slope 0.93, r 0.91 over 44 bounces; with the other sense 0.49), and so do the ellipse's contact
-points.
+Planar drop: x to the right and z up from the ground, both in m, and an angle in rad from x towards z (a hinge about
+−y). This sign follows from the data: it agrees with the spin after an impulse at the lowest corner in the square's
+recordings (slope 0.93, r 0.91 over 44 bounces; 0.49 with the other sign), and with the contact points of the ellipse.
 """
 
 from __future__ import annotations
@@ -50,14 +49,14 @@ _STORAGES = {"DoubleStorage": "<f8", "FloatStorage": "<f4", "LongStorage": "<i8"
 
 @dataclass(frozen=True)
 class _StorageKind:
-    """A class of storages, as the file names it."""
+    """Storage class that the file names, with its NumPy dtype."""
 
     dtype: str
 
 
 @dataclass
 class _Storage:
-    """Values that follow the pickles; filled when they are read."""
+    """Storage of values that follow the pickles in the file; ``values`` is set when they are read."""
 
     key: str
     dtype: str
@@ -76,10 +75,10 @@ class _Tensor:
 
 
 def read_tensor(path: Path) -> NDArray[Any]:
-    """The one tensor of a legacy torch file.
+    """Read the tensor of a legacy torch file.
 
     Raises:
-        LogError: not such a file, damaged, or it holds anything but one tensor of numbers.
+        LogError: it is not such a file, is damaged, or has other content than one numeric tensor.
     """
     data = bounded(path, _MOST_TENSOR_BYTES).read_bytes()
     try:
@@ -91,7 +90,7 @@ def read_tensor(path: Path) -> NDArray[Any]:
 
 
 class _RefusedNameError(Exception):
-    """The file names something that is not part of a tensor."""
+    """The file refers to something that is not part of a numeric tensor."""
 
 
 def _read_stream(stream: BinaryIO, size: int) -> NDArray[Any]:
@@ -127,15 +126,15 @@ def _view(tensor: _Tensor) -> NDArray[Any]:
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Numbers, strings, lists and dictionaries; no name at all."""
+    """Unpickler of numbers, strings, lists and dictionaries that refuses all names."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Refuse."""
+        """Refuse every name."""
         raise _RefusedNameError(f"It names {module}.{name}.")
 
 
 class _TensorUnpickler(_PlainUnpickler):
-    """What rebuilds a tensor, and nothing else."""
+    """Unpickler that accepts only the names needed to rebuild a tensor."""
 
     def __init__(self, stream: BinaryIO, size: int) -> None:
         super().__init__(stream)
@@ -143,7 +142,7 @@ class _TensorUnpickler(_PlainUnpickler):
         self._size = size
 
     def find_class(self, module: str, name: str) -> Any:
-        """The four kinds of names that a tensor of numbers needs."""
+        """Return the object of an allowed name: a storage class, the function to rebuild tensors, ``OrderedDict``."""
         if module == "torch" and name in _STORAGES:
             return _StorageKind(_STORAGES[name])
         allowed: dict[tuple[str, str], Callable[..., Any]] = {
@@ -155,7 +154,7 @@ class _TensorUnpickler(_PlainUnpickler):
         return allowed[module, name]
 
     def persistent_load(self, pid: Any) -> _Storage:
-        """A storage by its id: ("storage", kind, key, device, count, view)."""
+        """Return the storage of a persistent id: ("storage", kind, key, device, count, view)."""
         word, kind, key, _, count, *_ = pid
         if word != "storage" or not isinstance(kind, _StorageKind):
             raise _RefusedNameError("It refers to something that is no storage.")
@@ -181,7 +180,7 @@ _CUBE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
 
 
 def read_cube_tosses(folder: Path) -> list[RawEpisode]:
-    """All tosses, in ``tosses_processed``, numbered as their files are."""
+    """Read all tosses in ``tosses_processed``, numbered as their files."""
     return [_cube_episode(path) for path in recordings(folder, "tosses_processed", "*.pt")]
 
 
@@ -224,7 +223,7 @@ _MOST_CASSIE_BYTES = 1 << 28
 
 
 def read_cassie_landings(folder: Path) -> list[RawEpisode]:
-    """All landings, in ``data``, numbered as their files are; ``pelvis_offset`` (m) from the legend."""
+    """Read all landings in ``data``, numbered as their files; condition ``pelvis_offset`` (m) is from the legend."""
     offsets = _cassie_offsets(folder / _CASSIE_LEGEND)
     return [_cassie_episode(path, offsets) for path in recordings(folder, "data", "x_*.npy")]
 
@@ -261,7 +260,7 @@ def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
 
 
 def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return vectors ``(T, 3)`` in the axes of a body; invalid orientations give invalid vectors."""
+    """Rotate vectors ``(T, 3)`` from world to body axes; invalid orientations give invalid vectors."""
     with np.errstate(over="ignore", invalid="ignore"):
         axis = -wxyz[:, 1:]
         across = 2 * np.cross(axis, vectors)
@@ -279,7 +278,7 @@ def _load_cassie(path: Path, rank: int) -> NDArray[np.float64]:
 
 
 def _cassie_offsets(path: Path) -> dict[int, float]:
-    """The table's offsets of the pelvis' height in m, by number."""
+    """Return the offset of the pelvis' height in m by number of the landing, from the legend's table."""
     if not path.is_file():
         return {}
     rows = re.findall(r"^\|\s*(\d+)\s*\|.*\|\s*(-?[\d.]+)\s*\|\s*$", path.read_text(), re.MULTILINE)
@@ -294,7 +293,7 @@ _PLANAR_STATES = 12
 
 
 def read_planar_drops(folder: Path) -> list[RawEpisode]:
-    """All drops of the square, in ``square_dice``: slides x, z and hinge th as joints, and no command."""
+    """Read all drops of the square in ``square_dice``: joints are slides x and z and hinge th; no commands."""
     return [_planar_episode(path) for path in recordings(folder, "square_dice", "*.csv")]
 
 
@@ -332,10 +331,10 @@ class Bounces:
 
 
 def read_ellipse(folder: Path) -> Bounces:
-    """The bounces of the ellipse (axes 0.07 m and 0.05 m), in ``ellipse_uniform.mat``.
+    """Read the bounces of the ellipse (axes 0.07 m and 0.05 m) from ``ellipse_uniform.mat``.
 
     Raises:
-        LogError: the file is missing or is not this.
+        LogError: the file is missing or has other content.
     """
     import scipy.io
 

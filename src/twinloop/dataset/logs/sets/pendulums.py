@@ -44,12 +44,12 @@ _MOST_SERVO_BYTES = 1 << 28
 
 
 def read_xl330(folder: Path) -> list[RawEpisode]:
-    """The XL330's runs, in ``xl330_raw``."""
+    """Read the runs of the XL330 servo in ``xl330_raw``."""
     return _read_servo(folder, "xl330_raw")
 
 
 def read_sts3250(folder: Path) -> list[RawEpisode]:
-    """The STS3250's runs, in ``feetech_sts3250_raw``."""
+    """Read the runs of the STS3250 servo in ``feetech_sts3250_raw``."""
     return _read_servo(folder, "feetech_sts3250_raw")
 
 
@@ -89,7 +89,7 @@ def _servo_label(name: str) -> str:
 
 
 def _servo_column(entries: list[Mapping[str, Any]], name: str) -> NDArray[np.float64]:
-    """One field of all entries; null is NaN."""
+    """Return one field of all entries as an array; null becomes NaN."""
     return np.array([entry[name] for entry in entries], dtype=np.float64)
 
 
@@ -104,13 +104,13 @@ _DOUBLE_SIGNALS = {  # name of ours: (their column, unit)
 
 
 def read_identification(folder: Path) -> list[RawEpisode]:
-    """The identification runs, in ``sys_id_C1``."""
+    """Read the identification runs in ``sys_id_C1``."""
     files = recordings(folder, "sys_id_C1", "*.csv")
     return [_double_episode(index, path, "identification") for index, path in enumerate(files)]
 
 
 def read_rollouts(folder: Path) -> list[RawEpisode]:
-    """The rollouts of all controllers, in ``real_rollouts/CONTROLLER``; the task is the controller's name."""
+    """Read the rollouts of all controllers in ``real_rollouts/CONTROLLER``; the task is the controller's name."""
     files = recordings(folder, "real_rollouts", "*/*.csv")
     return [_double_episode(index, path, path.parent.name) for index, path in enumerate(files)]
 
@@ -148,7 +148,7 @@ _PREFIX = "control_method_"
 
 
 def read_simple_pendulum(folder: Path) -> list[RawEpisode]:
-    """Return all runs in ``control_method_*``; the task is the controller's folder (``pd/system_identification``).
+    """Read all runs in ``control_method_*``; the task is the controller's folder (``pd/system_identification``).
 
     The condition ``mass_variant`` is the mass in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
     """

@@ -1,4 +1,4 @@
-"""List the public sets of real measurements (address, licence, reader), and download their files, verified."""
+"""List the public sets of real measurements (address, licence, reader), and download and verify their files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _G1_ARM = ("ShoulderPitch", "ShoulderRoll", "ShoulderYaw", "Elbow", "WristRoll",
 class RealSet:
     """One public set of real measurements: one kind of recording of one system.
 
-    ``read`` converts any folder of its layout to episodes. Sets may share a ``folder``, by default the set's name.
+    ``read`` converts any folder of its layout to episodes. Sets may share a ``folder``; its default is the set's name.
     ``note`` is a remark for users.
     """
 
@@ -47,16 +47,16 @@ class RealSet:
 
     @property
     def address(self) -> str:
-        """The public address of its files, at a fixed commit."""
+        """Public address of the files, at a fixed commit."""
         return f"{self.host}/{self.repository}/{self.commit}/"
 
     @property
     def folder_name(self) -> str:
-        """The name of its folder among the sets."""
+        """Name of the set's folder in the data folder."""
         return self.folder or self.name
 
     def manifest(self) -> dict[str, tuple[str, str | None]]:
-        """Path in the repository and SHA-256 (None: not known) of each file, by its path in the set's folder."""
+        """Return path in the repository and SHA-256 (None if unknown) of each file, by its path in the set's folder."""
         text = (resources.files("twinloop.dataset") / "manifests" / f"{self.name}.json").read_text()
         return {path: (upstream, digest) for path, (upstream, digest) in json.loads(text).items()}
 
@@ -67,7 +67,7 @@ def _so101(folder: Path) -> list[RawEpisode]:
 
 
 def _g1(folder: Path) -> list[RawEpisode]:
-    # The arms are in rad. The Inspire hands log an opening from 0 to 1, which has no radians: left out.
+    # The arms are in rad. The Inspire hands log an opening from 0 to 1, which cannot be converted to rad: left out.
     joints = tuple(f"k{side}{joint}" for side in ("Left", "Right") for joint in _G1_ARM)
     return read_raw(folder, joints=joints, units=RADIANS, robot_type="Unitree_G1_Inspire")
 
@@ -209,14 +209,14 @@ class RealDataUnavailableError(MissingDependencyError):
 
 
 def download(entry: RealSet) -> tuple[Path, bool]:
-    """A set's files from its public address, kept in the user's cache and checked on every use.
+    """Download a set from its public address to the user's cache; its files are checked on every use.
 
     Returns:
-        The folder, and whether every file's hash was known and is right.
+        The folder, and whether every file has a known hash, which is then correct.
 
     Raises:
-        RealDataUnavailableError: it cannot be reached.
-        DatasetError: a file is not the one that the registry names, or changed since its first download.
+        RealDataUnavailableError: the address cannot be reached.
+        DatasetError: a file has another hash than in the registry, or changed since its first download.
     """
     import pooch
 
@@ -236,7 +236,7 @@ def download(entry: RealSet) -> tuple[Path, bool]:
                 )
             except OSError as error:  # what requests raises, and a folder that cannot be written
                 raise RealDataUnavailableError(
-                    f"The real data {entry.name} lies in no folder that {DATA_VARIABLE} names, and cannot be "
+                    f"The real data {entry.name} is not in a folder that {DATA_VARIABLE} names, and cannot be "
                     f"downloaded ({type(error).__name__}).",
                     remedy=f"set {DATA_VARIABLE} to a folder that holds {entry.folder_name}/, or connect to the "
                     "internet",
@@ -253,7 +253,7 @@ def download(entry: RealSet) -> tuple[Path, bool]:
 
 
 def _remember(record: Path, folder: Path, files: list[str]) -> None:
-    """Keep the hashes of unpinned files from their first download, and refuse them when they have changed since."""
+    """Store the hashes of unpinned files at the first download; later, raise DatasetError if a file has changed."""
     found = {file: sha256_file(folder / file) for file in files}
     if not record.exists():
         write_json(record, found)

@@ -39,7 +39,7 @@ class LocatedSet:
     verified: bool
 
     def to_json(self) -> dict[str, Any]:
-        """A plain form for results; without the path, which is this machine's."""
+        """Return a JSON-compatible dictionary, without the local path."""
         return {
             "name": self.entry.name,
             "hash": self.hash,
@@ -70,18 +70,18 @@ def fetch(name: str) -> LocatedSet:
 
 
 def download(entry: RealSet) -> LocatedSet:
-    """A set from its public address, kept in the user's cache and checked on every use.
+    """Download a set from its public address to the user's cache; its files are checked on every use.
 
     Raises:
-        RealDataUnavailableError: it cannot be reached.
-        DatasetError: a file is not the one that the registry names, or changed since its first download.
+        RealDataUnavailableError: the address cannot be reached.
+        DatasetError: a file has another hash than in the registry, or changed since its first download.
     """
     path, verified = downloads.download(entry)
     return LocatedSet(entry=entry, path=path, hash=sha256_tree(path), origin=entry.address, verified=verified)
 
 
 def load(name: str) -> tuple[list[Episode], LocatedSet]:
-    """The episodes of a set, and where they came from.
+    """Return the episodes of a set, and the set's location.
 
     Raises:
         TwinloopError: as `fetch` and `load_set`.
@@ -91,7 +91,7 @@ def load(name: str) -> tuple[list[Episode], LocatedSet]:
 
 
 def load_raw(name: str) -> tuple[list[RawEpisode], LocatedSet]:
-    """As `load`, the episodes unchecked."""
+    """Return the unchecked episodes of a set, and the set's location."""
     located = fetch(name)
     return read_set(name, located.path, label=f"{name} ({located.origin})"), located
 
@@ -106,7 +106,7 @@ def load_set(name: str, folder: Path | str) -> list[Episode]:
     Raises:
         UnknownNameError: no such set.
         InputError: no such folder.
-        LogError: it has no recording of this set, or one that cannot be used.
+        LogError: it has no recording of this set, or an invalid one.
     """
     return [episode.episode() for episode in read_set(name, folder)]
 
@@ -123,13 +123,13 @@ def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpiso
 
 
 def _origin(episode: RawEpisode, folder: Path, label: str) -> str:
-    """The set and the recording's own file in it, without this machine's folders."""
+    """Return the label and the path of the recording within the set, without local folders."""
     inner = episode.origin.removeprefix(str(folder)).strip("/")
     return f"{label}: {inner}" if inner else label
 
 
 def _matches(entry: RealSet, path: Path) -> bool:
-    """Whether a folder holds the files that the registry names, each with the hash that it gives."""
+    """Return whether a folder has all files of the registry with the right hashes."""
     return all(
         digest is not None and (path / file).is_file() and sha256_file(path / file) == digest
         for file, (_, digest) in entry.manifest().items()

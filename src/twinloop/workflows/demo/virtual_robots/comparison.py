@@ -44,7 +44,7 @@ class RobotMean:
 
     @property
     def mean(self) -> float:
-        """Mean over robots."""
+        """Mean success rate, or difference of rates, over robots."""
         return float(self.each.mean())
 
     @property
@@ -144,7 +144,7 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
 
 
 def _claim(output: Path, settings: TransferSettings) -> None:
-    """Refuse a folder of another study."""
+    """Refuse a folder that contains a study with other settings."""
     asked, file = settings.made_of(), output / _ASKED
     if file.is_file():
         before = read_json(file)

@@ -1,4 +1,4 @@
-"""Demonstrations for training: the worlds they are given in, and a scripted expert with perturbed commands."""
+"""Generate demonstrations for training: their worlds, and a scripted expert with perturbed commands."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PerturbedExpert:
         return f"{self.task.expert_version}, shaken by {self.recipe.shake:g} rad"
 
     def begin(self, worlds: EpisodeStart) -> Controller:
-        """See `rollout.Actor`."""
+        """Return a controller that adds noise to the commands of the script, and records commands and observations."""
         script = self.task.expert(worlds.initial)
         observer = WorldObserver(self.task.twin, self.task, worlds, tracker=self.tracker, photograph=self.photograph)
         self.meant, self.seen = [], []
@@ -215,7 +215,7 @@ def _write(twin: Twin, shown: Sequence[_Demonstration], folder: Path, recipe: Tr
 
 _SECONDS = 8.0  # of each episode of a log
 _REPLAY = ReplayOptions(compare=("position", "place/tcp"))  # the tool site of the twin
-_ITERATIONS = 8  # of the fit: from the ninth on estimates move by less than a tenth of their error
+_ITERATIONS = 8  # of the fit: later ones change the estimates by less than a tenth of their error
 
 
 def placement_draws(twin: Twin) -> list[Draw]:
@@ -253,7 +253,7 @@ def training_worlds(
         return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)))
     if kind == "ranges":
         return DemonstrationWorlds(twin=twin, plan=_plan(twin, default_draws(twin)), tracker=noisy)
-    assert identified is not None  # noqa: S101 - given to both
+    assert identified is not None  # noqa: S101 - the other kinds need it
     distribution = ParamDistribution.from_json(read_json(identified))
     if kind == "posterior":
         return DemonstrationWorlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)

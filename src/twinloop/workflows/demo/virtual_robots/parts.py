@@ -1,4 +1,4 @@
-"""Parts of a study, each a folder that is made once: logs, demonstrations, policies, trials."""
+"""Make the parts of a study once, each in its folder: logs, demonstrations, policies, trials."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class StudyPart:
 
     @property
     def done(self) -> bool:
-        """Whether the part is complete."""
+        """True if the part is complete."""
         return (self.path / _DONE).is_file()
 
     @property

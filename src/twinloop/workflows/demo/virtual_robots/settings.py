@@ -1,4 +1,4 @@
-"""Training conditions, the size of a comparison, and the training recipe that all of its policies share."""
+"""Define the training conditions, the size of a comparison, and the training recipe of all its policies."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class TransferCondition:
 
     @property
     def per_robot(self) -> bool:
-        """Whether a separate policy is trained for each robot."""
+        """True if a separate policy is trained for each robot."""
         return self.real or self.worlds in ("point", "posterior")
 
 
@@ -63,10 +63,9 @@ class TransferRecipe:
             learning", CoRL 2017).
         memory: correlation of the noise from one command to the next.
         tracker_noise: noise of the tracker in randomized worlds, in m; nominal and identified worlds have a perfect
-            one.
+            tracker.
         sees: what the tracker measures for policies: object poses (``scene``), or the tool as well (``tool``), with
-            which
-            they can correct encoder errors. In both cases it measures the tool while the log is recorded.
+            which they can correct encoder errors. In both cases it measures the tool while the log is recorded.
         settings: settings of the policy.
         batch, lr: batch size and learning rate of training.
         real_share: share of every batch from the robot's own demonstrations if policies are trained on both kinds.

@@ -1,4 +1,4 @@
-"""Trials of policies on a virtual robot, with the same initial conditions for all policies of a comparison."""
+"""Run trials of policies on a virtual robot, with the same initial conditions for all policies of a comparison."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""ROS bags, read in pure Python: sqlite3 and MCAP recordings of ROS 2, and bags of ROS 1."""
+"""Import ROS recordings in pure Python: sqlite3 and MCAP files of ROS 2, and bags of ROS 1."""

@@ -1,4 +1,4 @@
-"""A recording's topics as one episode: measured joints, their commands, and what IMUs and wrenches felt."""
+"""Convert the topics of a ROS recording to one episode: measured joints, commands, IMUs and wrenches."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from twinloop.dataset.logs.importers.tables import unit_map
 
 Array = NDArray[np.float64]
 _NS = 1_000_000_000
-_SAME_CLOCK_NS = _NS  # stamps further from the recorder's clock than a message travels are another clock's
-_MOST_MESSAGES = 20_000_000  # an hour of five topics at 1 kHz; as Python objects more does not fit in memory
+_SAME_CLOCK_NS = _NS  # most difference between header and recorder clock; more than any message latency
+_MOST_MESSAGES = 20_000_000  # an hour of five topics at 1 kHz; more Python objects do not fit in memory
 _FIELDS = {"joint_velocity": ("velocity", "rad/s"), "joint_torque": ("effort", "N·m")}
-_FELT = {  # signals of a message's kind: (field, columns, unit)
+_FELT = {  # signals by message type: (field, columns, unit)
     kinds.IMU: {
         "angular_velocity": ("angular_velocity", ("x", "y", "z"), "rad/s"),
         "acceleration": ("acceleration", ("x", "y", "z"), "m/s²"),
@@ -33,16 +33,16 @@ _FELT = {  # signals of a message's kind: (field, columns, unit)
 
 
 def recognizes(path: Path) -> bool:
-    """Whether a path is a recording, or a folder of recordings."""
+    """Return whether a path is a recording or a folder of recordings."""
     return bool(recordings(path))
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
-    """Each recording as one episode, by name.
+    """Return one episode per recording, sorted by name.
 
     Raises:
         MissingDependencyError: `rosbags` is not installed.
-        LogError: a damaged file, or several topics that could be meant: then the message is the question to answer.
+        LogError: a damaged file, or several matching topics; the message then requests a choice.
         UnknownNameError: a topic or a role that does not exist.
     """
     files = recordings(path)
@@ -80,7 +80,7 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
 
 
 def _nothing(path: Path, roles: TopicRoles) -> RawEpisode:
-    """A recording without measured joints."""
+    """Return an empty episode for a recording without measured joints."""
     if roles.command is not None:
         raise LogError(
             f"{path} has commands on {roles.command.name} and no measured joint positions. Which topic holds them? "
@@ -94,7 +94,7 @@ def _nothing(path: Path, roles: TopicRoles) -> RawEpisode:
 def _joints(
     path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array], options: LogOptions
 ) -> RawEpisode:
-    assert roles.state is not None  # noqa: S101 — the caller looked
+    assert roles.state is not None  # noqa: S101 — checked by the caller
     measured = series[roles.state.name]
     joints = measured.joints(options.joints)
     rows, state = measured.rows("position", joints)
@@ -153,7 +153,7 @@ def _units(path: Path, joints: tuple[str, ...], state: Array, options: LogOption
 
 
 def _of_joints(measured: TopicSeries, time: Array, joints: tuple[str, ...]) -> dict[str, LoggedSignal]:
-    """Velocities and efforts, where messages hold them and not only NaN."""
+    """Return joint velocities and torques if the messages have any that are not NaN."""
     signals: dict[str, LoggedSignal] = {}
     for name, (field, unit) in _FIELDS.items():
         rows, values = measured.rows(field, joints)
@@ -185,7 +185,7 @@ def _felt(
 
 
 def _times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
-    """When each message counts, in s from the first: by its header where all headers keep the recorder's clock."""
+    """Return each message's time in s from the first: from headers if all use the recorder's clock, else recorded."""
     stamped = {
         name: np.asarray(found.stamped, dtype=np.int64)
         for name, found in series.items()

@@ -1,4 +1,4 @@
-"""Turn messages of one topic, commands of any type among them, into arrays over time."""
+"""Convert the messages of a ROS topic to arrays over time, and commands of any type to joint commands."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _NS = 1_000_000_000
 class TopicSeries:
     """A topic's messages as arrays.
 
-    ``recorded`` and ``stamped`` are times in ns: of the recorder, and of the header (0 without one). ``names`` are the
-    joints of each message, or its frame. ``values`` are rows by field; an empty field is an empty row.
+    ``recorded`` and ``stamped`` are times in ns: of the recorder, and of the header (0 without a header). ``names`` are
+    the joint names of each message, or its frame id. ``values`` has one row per message by field; a row may be empty.
     """
 
     topic: str
@@ -49,7 +49,7 @@ class TopicSeries:
         """Return the joints that every message names, in the order of the first message or of ``wanted``.
 
         Raises:
-            LogError: messages name different joints and none were selected; a selected joint is in none.
+            LogError: messages name different joints and none are selected, or no message has all selected joints.
         """
         groups = dict.fromkeys(frozenset(names) for names in self.names)
         if wanted is None:
@@ -66,7 +66,7 @@ class TopicSeries:
         return tuple(wanted)
 
     def rows(self, key: str, joints: Sequence[str]) -> tuple[list[int], Array]:
-        """The messages that hold ``key`` for all these joints, by position, and their values ``(k, n)``."""
+        """Return the indices of messages with field ``key`` for all these joints, and their values ``(k, n)``."""
         chosen, values = [], []
         order: dict[tuple[str, ...], list[int] | None] = {}
         for at, (names, row) in enumerate(zip(self.names, self.values.get(key, []), strict=True)):
@@ -80,7 +80,7 @@ class TopicSeries:
 
 
 def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSeries]:
-    """All messages by topic, from (topic, time, message)."""
+    """Collect messages, given as (topic, time in ns, message), by topic."""
     series = {name: TopicSeries(topic=name, kind=kind) for name, kind in by_name.items()}
     for name, recorded, message in messages:
         series[name].add(recorded, message)
@@ -88,7 +88,7 @@ def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSer
 
 
 def seconds(duration: Any) -> float:
-    """A ROS duration in s."""
+    """Convert a ROS duration to s."""
     return _ns(duration) / _NS
 
 
@@ -106,7 +106,7 @@ def _array(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Points one after another: time from start, positions, and velocities where every point has them."""
+    """Return the points of a trajectory: time from start, positions, and velocities if all points have them."""
     points, n = message.points, len(message.joint_names)
     moving = all(len(point.velocities) == n for point in points)
     if any(len(point.positions) != n for point in points):
@@ -131,14 +131,14 @@ def _controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
 
 
 def _filled(message: Any, names: Sequence[str]) -> Any:
-    """The first of some points that has positions, else the first that there is."""
+    """Return the first of the named fields that has positions, else the first that exists."""
     points = [getattr(message, name) for name in names if hasattr(message, name)]
     return next((point for point in points if len(point.positions)), points[0])
 
 
 def _imu(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     rate, force = message.angular_velocity, message.linear_acceleration
-    # A covariance that begins with -1 says that the device does not measure this (sensor_msgs/Imu).
+    # A covariance that begins with -1 means that the device does not measure this quantity (sensor_msgs/Imu).
     return (message.header.frame_id,), {
         "angular_velocity": [] if message.angular_velocity_covariance[0] == -1 else [rate.x, rate.y, rate.z],
         "acceleration": [] if message.linear_acceleration_covariance[0] == -1 else [force.x, force.y, force.z],
@@ -188,12 +188,12 @@ def read_commands(
         series: the topic's messages.
         time: of each message, in s.
         joints: the measured joints.
-        said: "position" or "torque" if the caller declared the kind of numbers.
-        chosen: the caller named the joints: then all of them must be commanded.
-        measured: times and positions ``(T, n)``, from which a first trajectory starts.
+        said: "position" or "torque" if the caller declared the command type, else "".
+        chosen: the caller named the joints; then all of them must be commanded.
+        measured: times ``(T,)`` and positions ``(T, n)``; the first trajectory starts from them.
 
     Raises:
-        LogError: the messages have neither positions nor torques, do not name their joints, or name others.
+        LogError: the messages have neither positions nor torques, do not name their joints, or name other joints.
     """
     if series.kind == kinds.ARRAY:
         return _array_commands(series, time, joints, said, chosen)
@@ -222,7 +222,7 @@ def _kind(field: str) -> str:
 
 
 def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], said: str, chosen: bool) -> CommandSeries:
-    """Numbers without names: in the order of the joints that the caller named."""
+    """Return commands without joint names, in the order of ``joints``."""
     rows = series.values["data"]
     widths = {len(row) for row in rows}
     if widths != {len(joints)}:
@@ -255,11 +255,11 @@ def _kind_of_name(topic: str) -> str:
 def _trajectories(
     series: TopicSeries, time: Array, common: tuple[str, ...], joints: Sequence[str], measured: tuple[Array, Array]
 ) -> CommandSeries:
-    """Trajectories as a controller follows them, at the times of the measurements.
+    """Sample trajectories at the times of the measurements, as a controller follows them.
 
-    A new trajectory replaces the one before at the moment at which it is heard. From what was wanted then (or measured,
-    at the first) it goes straight to its first point; between points straight, or as a cubic where they have
-    velocities (ros2_controllers, "Trajectory Representation"); after the last it holds.
+    A new trajectory replaces the previous one when it is received. It starts at the previous command (the first one at
+    the measured position) and is linear up to its first point. Between points it is linear, or cubic if they have
+    velocities (ros2_controllers, "Trajectory Representation"); after the last point it is held.
     """
     frames, positions = measured
     columns = [list(joints).index(joint) for joint in common]
@@ -282,7 +282,7 @@ def _trajectories(
 def _knots(
     series: TopicSeries, at: int, joints: Sequence[str], heard: float, held: Array
 ) -> tuple[tuple[Array, Array], Array | None]:
-    """Times and positions of a trajectory's points, ahead of them where it starts from; and the points' velocities."""
+    """Return times and positions of a trajectory's start and points, and the velocities of the points or None."""
     n, columns = len(series.names[at]), [series.names[at].index(joint) for joint in joints]
     stamp = series.stamped[at]
     begin = heard + max(0.0, (stamp - series.recorded[at]) / _NS) if stamp else heard
@@ -293,7 +293,7 @@ def _knots(
     if not len(times):  # an empty trajectory stops where it is
         return (np.array([heard]), held[None]), None
     later = times > heard
-    if not later.all():  # what should have been reached already
+    if not later.all():  # skip points that are already in the past
         points = points[np.argmax(later) if later.any() else -1 :]
         slopes = None if slopes is None else slopes[np.argmax(later) if later.any() else -1 :]
         times = times[later] if later.any() else np.array([heard + 1e-9])
@@ -301,7 +301,7 @@ def _knots(
 
 
 def _follow(knots: tuple[Array, Array], slopes: Array | None, at: Array) -> Array:
-    """Positions on a trajectory ``(k, n)``; ``slopes`` belong to all points but the first."""
+    """Return trajectory positions ``(k, n)`` at times ``at``; ``slopes``: velocities of all points but the first."""
     times, points = knots
     straight = np.stack([np.interp(at, times, column) for column in points.T], axis=1)
     if slopes is None or len(times) <= 2 or not len(at):

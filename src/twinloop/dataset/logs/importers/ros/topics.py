@@ -1,6 +1,6 @@
-"""Open a ROS recording through `rosbags`, and determine the role of each topic.
+"""Open a ROS recording with `rosbags`, and determine the role of each topic.
 
-Roles come from types and names, from the caller, or from a question.
+Roles are given by the caller or follow from types and names; if they are ambiguous, an error requests them.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ class Topic:
     count: int
 
     def __str__(self) -> str:
-        """As a question lists it."""
+        """Return name, type and count, for messages."""
         return f"{self.name} ({self.kind}, {self.count} messages)"
 
 
 class Bag:
-    """One open recording; make it with `open_bag`."""
+    """An open recording, see `open_bag`."""
 
     def __init__(self, reader: Any, path: Path) -> None:
         self._reader, self._path = reader, path
@@ -77,11 +77,11 @@ class Bag:
 
 @contextmanager
 def open_bag(path: Path) -> Iterator[Bag]:
-    """A recording: a folder with ``metadata.yaml``, or one file of it.
+    """Open a recording: a folder with ``metadata.yaml``, or a single file.
 
     Raises:
         MissingDependencyError: `rosbags` is not installed.
-        LogError: it is damaged, was cut off, or is not of ROS.
+        LogError: it is damaged, truncated, or not a ROS recording.
     """
     try:
         from rosbags.highlevel import AnyReader  # pyright: ignore[reportMissingImports]
@@ -116,14 +116,14 @@ def _advice(path: Path, said: str) -> str:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a path is one recording: a folder of rosbag2, or a file of one of the known kinds."""
+    """Return whether a path is one recording: a rosbag2 folder, or a file with a known suffix."""
     if path.is_dir():
         return (path / "metadata.yaml").is_file() and _says_rosbag2(path / "metadata.yaml")
     return path.suffix in SUFFIXES and path.is_file()
 
 
 def recordings(path: Path) -> list[Path]:
-    """The recordings that a path names: itself, or those in a folder, by name; a split recording is one."""
+    """Return the path itself if it is a recording, else the recordings in the folder, sorted by name."""
     if is_recording(path):
         return [path]
     return sorted(inner for inner in path.iterdir() if is_recording(inner)) if path.is_dir() else []
@@ -146,8 +146,8 @@ CONTROLLER = "control_msgs/JointTrajectoryControllerState"
 IMU = "sensor_msgs/Imu"
 WRENCH = "geometry_msgs/WrenchStamped"
 
-NOTHING = "none"  # what a role is given that no topic has
-_COMMANDS = ("command", "position", "torque")  # the last two say what the numbers are
+NOTHING = "none"  # topic of a role that no topic has
+_COMMANDS = ("command", "position", "torque")  # the last two declare the command type
 _SIGNALS = {"imu": IMU, "wrench": WRENCH}
 _WANTED = "cmd|commands?|desired|targets?|goals?|refs?|references?|set_?points?|leader|actions?"
 _COMMANDING = re.compile(rf"(^|[/_])({_WANTED})([/_]|$)")
@@ -157,10 +157,10 @@ _HOW = "Answer with topics={…} (--topics ROLE=TOPIC,…)"
 
 @dataclass(frozen=True, kw_only=True)
 class TopicRoles:
-    """The topics to read: ``state`` and ``command`` (None: there is none), and IMUs and wrenches by their site.
+    """The topics to read: ``state`` and ``command`` (or None), and in ``signals`` IMUs and wrenches with their site.
 
-    A site of "" is named after the messages' frame. ``command_is`` is the kind of the commanded numbers, if the caller
-    declared it. ``left`` are the unused topics.
+    An empty site is named after the frame id of the messages. ``command_is`` is the caller's command type, if any.
+    ``left`` are the unused topics.
     """
 
     state: Topic | None
@@ -180,13 +180,13 @@ def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> T
     """Return the role of each topic.
 
     Args:
-        topics: of the recording.
-        said: topic by role: ``state``, ``command`` (or ``position`` or ``torque``: a command of that kind),
+        topics: all topics of the recording.
+        said: the caller's topic by role: ``state``, ``command`` (or ``position``, ``torque``: a command of this type),
             ``imu:SITE``, ``wrench:SITE``; ``none`` if the recording has no such topic.
         where: the recording's name, for messages.
 
     Raises:
-        LogError: several topics could have a role, or none has any; the message is the question to answer.
+        LogError: several topics match a role, or no topic has a role; the message requests the topics.
         UnknownNameError: a role or a topic that does not exist.
     """
     heard = [topic for topic in topics if topic.count]
@@ -248,13 +248,13 @@ def _command(
 
 
 def _reported(topic: Topic, found: Sequence[Topic]) -> bool:
-    """Return whether a trajectory's controller reports its reference in the same namespace at each time."""
+    """Return whether a trajectory topic has a controller-state topic, which has the reference, in its namespace."""
     spaces = {t.name.rpartition("/")[0] for t in found if t.kind == CONTROLLER}
     return topic.kind == TRAJECTORY and topic.name.rpartition("/")[0] in spaces
 
 
 def _signals(heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic]) -> list[tuple[str, Topic]]:
-    """Site and topic of every IMU and wrench; where the caller names some of a kind, only those."""
+    """Return site and topic of each IMU and wrench; only the caller's topics if any of that type are given."""
     chosen: list[tuple[str, Topic]] = []
     for role, kind in _SIGNALS.items():
         given = {key.partition(":")[2]: name for key, name in said.items() if key.partition(":")[0] == role}
