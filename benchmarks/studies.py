@@ -14,7 +14,7 @@ from rich.table import Table
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_text
-from twinloop.core.pool import LocalProcesses, cores
+from twinloop.core.pool import LocalProcesses, count_cores
 
 
 def marks(name: str) -> tuple[str, str]:
@@ -151,7 +151,7 @@ class Studies:
                 around(docs / study.page, self._mark(study))
         made: dict[str, Any] = {}
         items = [(self, study.name, repetitions or study.repetitions, seed) for study in chosen]
-        with LocalProcesses(workers or cores()) as engine:
+        with LocalProcesses(workers or count_cores()) as engine:
             for study, (item, (table, seconds)) in zip(chosen, engine.map(_made, items), strict=True):
                 console.print(printed(table))
                 if table.note:

@@ -17,11 +17,11 @@ import tyro
 from numpy.typing import NDArray
 
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate.pixels import StoredEpisode, source_plan, stored_episode
+from twinloop.generate.pixels import StoredEpisode, load_source_plan, read_stored_episode
 from twinloop.render import Fields, SceneStates, contact_sheet, open_renderer, write_png
 from twinloop.render.annotate import draw_annotations
 from twinloop.rollout.camera import camera_sensors
-from twinloop.rollout.camera_shots import CameraCaptures
+from twinloop.rollout.camera_captures import CameraCaptures
 
 STILL = {"shadow_map": 2048, "samples": 4}  # a single picture may cost more than those of a dataset
 FOLLOWED = 20  # frames for which the camera's exposure has followed the light
@@ -50,9 +50,9 @@ class Moment:
 
 def four_ways(moment: Moment) -> dict[str, NDArray[np.uint8]]:
     """The pictures by their labels."""
-    reader, plan = DatasetReader(moment.dataset), source_plan(moment.dataset)
+    reader, plan = DatasetReader(moment.dataset), load_source_plan(moment.dataset)
     model = plan.twin.visual_model(texture_pool=plan.texture_pool, seed=plan.run_seed)
-    episode = stored_episode(reader, moment.episode, plan.twin, model)
+    episode = read_stored_episode(reader, moment.episode, plan.twin, model)
     known = reader.annotations(moment.episode, moment.camera)
     pinhole = known.intrinsics[moment.frame]
     state, fields = episode.states.take([moment.frame]), episode.fields([moment.frame])
@@ -85,7 +85,7 @@ def _delivered(episode: StoredEpisode, moment: Moment, sensor: str, reader: Data
             return renderer.observe(states, fields, channels=("linear",))[camera.camera]["linear"]
 
         shots = CameraCaptures(camera, episode.world, draw)
-        return shots.pictures(range(max(0, moment.frame - FOLLOWED), moment.frame + 1))[-1]
+        return shots.take_images(range(max(0, moment.frame - FOLLOWED), moment.frame + 1))[-1]
 
 
 if __name__ == "__main__":

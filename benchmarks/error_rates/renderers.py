@@ -73,7 +73,7 @@ def difference(one: Mapping[str, NDArray], other: Mapping[str, NDArray], instanc
     depth = one["depth"][there].astype(np.float64)
     colours = [seen["rgb"][same].astype(np.float32) for seen in (one, other)]
     return Difference(
-        ious=_ious(instances.picture(one["geom"]), instances.picture(other["geom"])),
+        ious=_ious(instances.to_instances(one["geom"]), instances.to_instances(other["geom"])),
         same=same,
         depth_m=(np.abs(depth - other["depth"][there]) / depth).astype(np.float32),
         normal_deg=np.degrees(2.0 * np.arcsin(np.minimum(chord / 2.0, 1.0))).astype(np.float32),

@@ -169,15 +169,15 @@ def _notes(
 ) -> list[str]:
     first, second = compensation.coulomb
     clones = (
-        "Clones on rollouts they have not seen, RMS error of commands in N·m: mcpilco "
-        f"{checks['mcpilco_shoulder']:.3f} (of 5) and {checks['mcpilco_elbow']:.4f} (of 0.5); the median of sac_lqr's "
-        f"swing-up {checks['sac']:.2f} (of 5), of which chance is about {checks['sac_chance']:.2f}; its regulator "
-        f"{checks['regulator']:.1e}."
+        "RMS error of the clones' commands on held-out rollouts: mcpilco "
+        f"{checks['mcpilco_shoulder']:.3f} N·m of 5 N·m and {checks['mcpilco_elbow']:.4f} N·m of 0.5 N·m; "
+        f"median of sac_lqr's swing-up {checks['sac']:.2f} N·m of 5 N·m, of which the randomness of the policy is "
+        f"about {checks['sac_chance']:.2f} N·m; its regulator {checks['regulator']:.1e} N·m."
     )
     wired = (
-        f"The wiring: readings one period old, noise {1e3 * noise:.2f} mrad, speeds from differences; compensation of "
-        f"friction {first:.4f} and {second:.4f} N·m. Measured torque follows commands with {1e3 * lag:.1f} ms and a "
-        f"gain of {gain:.3f}."
+        f"Wiring: readings one period old, noise {1e3 * noise:.2f} mrad, speeds from differences; compensation of "
+        f"friction {first:.4f} and {second:.4f} N·m. Measured torque follows commands with a lag of {1e3 * lag:.1f} "
+        f"ms and a gain of {gain:.3f}."
     )
     zero = f"Zeros of the encoders differ between excitation runs by {zeros[0]:.3f} and {zeros[1]:.3f} rad."
     return [clones, wired, zero]

@@ -24,7 +24,7 @@ from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import Twin
 from twinloop.twin.quantities.rigid import BodyInertia
-from twinloop.twin.quantities.rotation import matrix
+from twinloop.twin.quantities.rotation import rotation_matrix
 
 Array = NDArray[np.float64]
 WINDOW = 0.5  # s, the length that the targets are stated for
@@ -141,7 +141,7 @@ def body_inertial(twin: Twin, table: ParamTable, name: str) -> BodyInertia:
 
 def inertia_matrix(body: BodyInertia) -> NDArray[np.float64]:
     """Inertia about the centre of mass in the body's axes, ``(n, 3, 3)`` kg·m²."""
-    turn = matrix(body.quat)
+    turn = rotation_matrix(body.quat)
     return np.einsum("nij,nj,nkj->nik", turn, body.inertia, turn)
 
 

@@ -26,7 +26,7 @@ from twinloop.core.records import Episode
 from twinloop.dataset.logs.resampling import resample
 from twinloop.identify import FitConfig, identify
 from twinloop.simulate import Backend
-from twinloop.simulate.channels import at_frames
+from twinloop.simulate.channels import interpolate_at_frames
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
@@ -90,7 +90,7 @@ class BamServo(RealCase):
     """Open loop over whole runs from their first frame, while the motor is on, at the log's own times."""
 
     name, twin = "bam_servo", "xl330_pendulum"
-    rule = "each firmware gain is left out"
+    rule = "each firmware gain is held out"
     published = Fitted(values=PUBLISHED_ZERO)
     candidates = tuple(Candidate(name=name, structure=name) for name in STRUCTURES)
 
@@ -132,7 +132,7 @@ def run_errors(values: Mapping[str, float], episodes: Sequence[Episode], backend
     logs, readings = replayed(values, episodes, backend)
     errors = []
     for episode, row in zip(episodes, readings, strict=True):
-        on = at_frames(episode, "enabled")[:, 0] > 0.0
+        on = interpolate_at_frames(episode, "enabled")[:, 0] > 0.0
         grid = episode.time[0] + np.arange(len(row)) / logs.twin.control_hz
         errors.append(np.mean(np.abs(np.interp(episode.time[on], grid, row) - episode.state[on, 0])))
     return np.array(errors)

@@ -73,7 +73,7 @@ class Crazyflie(RealCase):
 
     name = "crazyflie_sysid"
     twin = "crazyflie"
-    rule = "every third piece of 4 s of the last flight is left out, three times"
+    rule = "every third piece of 4 s of the last flight is held out, three times"
     candidates = tuple(Candidate(name=name, structure=name) for name in (LIFTED, APART, TOGETHER))
 
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:

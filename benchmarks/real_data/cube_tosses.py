@@ -55,7 +55,7 @@ class CubeTosses(RealCase):
 
     name = "contactnets_cube_tosses"
     twin = "cube_toss"
-    rule = "every second toss is left out"
+    rule = "every second toss is held out"
     candidates = (Candidate(name="contact, size, gravity and inertia"),)
 
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:

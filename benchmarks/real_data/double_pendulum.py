@@ -73,7 +73,7 @@ class DoublePendulum(RealCase):
 
     name = "dfki_double_pendulum"
     twin = "double_pendulum"
-    rule = "each run is left out"
+    rule = "each run is held out"
     published = Fitted()  # model 1.0 of design C.1, with which the twin is shipped
     candidates = tuple(
         Candidate(name=f"{structure}, {prediction}", structure=structure, prediction=prediction)

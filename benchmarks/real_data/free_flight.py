@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.records import Episode, LoggedSignal
-from twinloop.identify.assembly import at_physics
+from twinloop.identify.assembly import limit_physics_rate
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
@@ -49,7 +49,7 @@ def flight_readings(
     ``values`` are one value per world; ``local`` corrects the first states, see `replay`. A flight that diverges is off
     by a kilometre or a thousand radians from there.
     """
-    logs = at_physics(prepare_replay(twin, episodes, options), physics_hz)
+    logs = limit_physics_rate(prepare_replay(twin, episodes, options), physics_hz)
     nworld = max((np.size(column) for column in values.values()), default=1)
     readings = replay(backend, logs, logs.twin.table(nworld, values), local)
     return logs, np.where(np.isinf(readings) & ~np.isnan(logs.measured), logs.measured + _LOST, readings)

@@ -77,7 +77,7 @@ class PlanarImpacts(RealCase):
 
     name = "planar_impacts"
     twin = "planar_square"
-    rule = "every second drop is left out"
+    rule = "every second drop is held out"
     candidates = tuple(Candidate(name=name, prediction=name) for name in SPREADS)
 
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:

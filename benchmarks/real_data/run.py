@@ -32,10 +32,10 @@ CASES = {
     "crazyflie_sysid": "crazyflie",
     "planar_impacts": "planar_impacts",
 }
-_MEANS = ("data", "figure", "unit", "as shipped", "fitted", "SD of folds", "worse folds", "against", "worse folds")
-_FOLDS = ("data", "left out", "chosen", "figure", "fitted", "minus as shipped, 95 %", "minus reference, 95 %")
-_CONSTANTS = ("data", "constant", "unit", "published", "fitted, one a fold", "folds that cover it")
-_CHOICES = ("data", "left out", "candidate", "mean loss of the inner folds", "chosen")
+_MEANS = ("data", "metric", "unit", "as shipped", "fitted", "SD of folds", "worse folds", "reference", "worse folds")
+_FOLDS = ("data", "held out", "chosen", "metric", "fitted", "minus as shipped, 95 %", "minus reference, 95 %")
+_CONSTANTS = ("data", "constant", "unit", "published", "fitted, one per fold", "folds that cover the published value")
+_CHOICES = ("data", "held out", "candidate", "mean loss of the inner folds", "chosen")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -172,7 +172,7 @@ def _folds(case: RealCase, train: Path | None, test: Path | None) -> tuple[list[
     seen = {content(episode) for episode in training}
     held_out = [episode for episode in found if content(episode) not in seen]
     left_out = len(found) - len(held_out)
-    rule = "folders given" + (f"; {left_out} test episodes are training episodes and were left out" * bool(left_out))
+    rule = "folders given" + (f"; {left_out} test episodes are training episodes and were excluded" * bool(left_out))
     return [Fold(name="folder", training=training, test=held_out)], rule
 
 
@@ -182,7 +182,7 @@ def _line(outcome: Outcome) -> str:
         return f"{name}: not run ({outcome.skipped})"
     return (
         f"{name}: {len(outcome.folds)} folds ({outcome.rule}), {len(outcome.case.candidates)} candidates, "
-        f"{outcome.processor_seconds:.0f} s of processor time ({outcome.seconds:.0f} s elapsed)."
+        f"{outcome.processor_seconds:.0f} s of CPU time ({outcome.seconds:.0f} s elapsed)."
     )
 
 

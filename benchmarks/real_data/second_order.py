@@ -12,7 +12,7 @@ from scipy.signal import lfilter
 
 from benchmarks.real_data.case import Array
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import delayed
+from twinloop.stats import delay_series
 
 _START = np.array([np.log(20.0), 0.0, 0.06, 0.0])  # 20 rad/s, critically damped, 60 ms, no bias
 
@@ -63,6 +63,6 @@ def _response(point: Array, command: Array, first: Array, rate: float) -> Array:
     )
     numerator = [0.0, step[0, 2], step[0, 1] * step[1, 2] - step[0, 2] * step[1, 1]]
     denominator = [1.0, -(step[0, 0] + step[1, 1]), step[0, 0] * step[1, 1] - step[0, 1] * step[1, 0]]
-    late = delayed(command[..., None], np.array([point[2] * rate]))[..., 0]
+    late = delay_series(command[..., None], np.array([point[2] * rate]))[..., 0]
     drive = late + point[3] - first[:, None]
     return first[:, None] + np.asarray(lfilter(numerator, denominator, drive, axis=1))

@@ -35,7 +35,7 @@ class So101(RealCase):
     """Every joint's position over whole episodes, with what `identify` frees of any arm."""
 
     name, twin = "so101_pick_place_tape", "so101_tabletop"
-    rule = "each block of ten episodes is left out"
+    rule = "each block of ten episodes is held out"
     candidates = tuple(Candidate(name=name, structure=name, prediction=name) for name in IMPEDANCES)
 
     def folds(self, episodes: Sequence[Episode]) -> list[Fold]:

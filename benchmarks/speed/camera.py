@@ -12,14 +12,14 @@ import time
 import numpy as np
 
 from twinloop.core.params import ParamTable, SeedPath
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.rollout.camera import TwinCamera
 from twinloop.sensors.camera import CameraModel, CameraPipeline, CameraSeeds
 from twinloop.sensors.compiled import has_numba
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.twin.spec import SensorSpec
-from twinloop.twin.variant import equipped
+from twinloop.twin.variant import add_twin_sensors
 
 HEIGHT, WIDTH, CAPTURES = 480, 640, 40
 TARGET_MS = 15.0
@@ -42,17 +42,21 @@ def run() -> dict:
 
 def _with_lens(device: str) -> dict[str, float]:
     """Milliseconds of a picture of so101_tabletop, from one look at the world to what is delivered."""
-    twin = equipped(load_twin("so101_tabletop"), {"front": SensorSpec(device=device, camera="front")})
+    twin = add_twin_sensors(load_twin("so101_tabletop"), {"front": SensorSpec(device=device, camera="front")})
     world = ParamTable(names=(), values=np.zeros((1, 0)), seeds=SeedPath.of(0, 0))
     camera = TwinCamera.of(twin, world, "front", height=HEIGHT, width=WIDTH)
-    sensor, shutter, look = camera.open(), camera.exposed(0.0), _light(camera.view.height, camera.view.width)
+    sensor, shutter, look = (
+        camera.open(),
+        camera.make_exposed_shutter(0.0),
+        _light(camera.view.height, camera.view.width),
+    )
     clock, busy = [], []
     for number in range(CAPTURES):
         began, spent = time.perf_counter(), time.process_time()
-        sensor.develop(camera.light(look, shutter)[None], time=[number / 30.0], numbers=[number])
+        sensor.develop(camera.combine_light(look, shutter)[None], time=[number / 30.0], numbers=[number])
         clock.append(time.perf_counter() - began)
         busy.append(time.process_time() - spent)
-    return {"clock_ms": 1e3 * min(clock), "processor_ms": 1e3 * min(busy), "cores": cores()}
+    return {"clock_ms": 1e3 * min(clock), "processor_ms": 1e3 * min(busy), "cores": count_cores()}
 
 
 def _row(model: CameraModel) -> dict[str, float]:

@@ -151,7 +151,7 @@ def commit(ws: Workspace, batch: str, rows: EpisodeTableRows) -> None:
         "updated": now(),
         "run_id": None,
     }
-    BatchCommit(record=record, rows=rows).make(ws.parts, run_id=None)
+    BatchCommit(record=record, rows=rows).apply_changes(ws.parts, run_id=None)
 
 
 def verdicts(ids: list[str], check: str, *, seed: int) -> pa.Table:
@@ -206,7 +206,7 @@ def _label(ws: Workspace, ids: list[str], run_id: str) -> None:
 
 def _train(ws: Workspace) -> None:
     """Two policies, trained on datasets of half and a quarter of all episodes."""
-    from twinloop.catalog.frozen import freeze, record_policy
+    from twinloop.catalog.dataset_versions import freeze, record_policy
 
     for name, share in (("champion", 2), ("candidate", 4)):
         freeze(ws, name, f"SELECT episode_id FROM episodes WHERE episode_index % {share} = 0")
@@ -250,25 +250,25 @@ def stream(root: Path) -> dict[str, Any]:
     The frames are one block of random walks that lies there under forty names: reading and sorting know no difference.
     """
     from twinloop.dataset.lerobot import layout, metadata
-    from twinloop.dataset.lerobot.parquet import fixed_lists, read_table, stored, write_groups
+    from twinloop.dataset.lerobot.parquet import column_to_array, read_table, to_fixed_lists, write_groups
     from twinloop.dataset.lerobot.progress import BlockEntry, WriteProgress
     from twinloop.dataset.lerobot.statistics import Moments, column_stats, merge_moments, take_columns
 
     rng, features = np.random.default_rng(0), ["action", "observation.state"]
     walks = {name: rng.normal(size=(BLOCK_FRAMES, 6)).cumsum(axis=0).astype(np.float32) for name in features}
-    first = root / layout.of_block(layout.DATA_PATH, 0)
-    write_groups(first, pa.table({name: fixed_lists(walk) for name, walk in walks.items()}), [BLOCK_FRAMES])
+    first = root / layout.block_path(layout.DATA_PATH, 0)
+    write_groups(first, pa.table({name: to_fixed_lists(walk) for name, walk in walks.items()}), [BLOCK_FRAMES])
     del walks
     blocks = FRAMES // BLOCK_FRAMES
     for block in range(1, blocks):
-        (root / layout.of_block(layout.DATA_PATH, block)).hardlink_to(first)
+        (root / layout.block_path(layout.DATA_PATH, block)).hardlink_to(first)
     entries = tuple(BlockEntry(block=block, episodes=1, frames=BLOCK_FRAMES) for block in range(blocks))
     began = time.perf_counter()
     quantiles = metadata._exact_quantiles(root, WriteProgress(blocks=entries), features)
     moments = None
     for block in range(blocks):
-        table = read_table(root / layout.of_block(layout.DATA_PATH, block), features)
-        part = Moments.of(np.hstack([stored(table[name]) for name in features]).astype(np.float64))
+        table = read_table(root / layout.block_path(layout.DATA_PATH, block), features)
+        part = Moments.of(np.hstack([column_to_array(table[name]) for name in features]).astype(np.float64))
         moments = part if moments is None else merge_moments([moments, part])
     assert moments is not None
     stats = {

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.curate.neighbours import ClipIndex, mapped, written
+from twinloop.curate.neighbours import ClipIndex, open_memory_maps, write_index
 
 WIDTH, K, QUERIES = 128, 5, 30
 
@@ -25,13 +25,13 @@ def run(count: int = 200_000) -> dict[str, Any]:
     first = np.zeros(count, dtype=np.int64)
     rows = chance.normal(size=(count, WIDTH)).astype(np.float32)
     with tempfile.TemporaryDirectory() as folder:
-        written(Path(folder) / "index", ClipIndex.of(rows, names, first, first + 59), "benchmark")
-        index = mapped(Path(folder) / "index")
-        index.nearest(0, K)
+        write_index(Path(folder) / "index", ClipIndex.of(rows, names, first, first + 59), "benchmark")
+        index = open_memory_maps(Path(folder) / "index")
+        index.find_nearest(0, K)
         wall, cpu = [], []
         for row in chance.integers(0, count, QUERIES).tolist():
             began, busy = time.perf_counter(), time.process_time()
-            found = index.nearest(index.find(names[row], 0), K)
+            found = index.find_nearest(index.find_row(names[row], 0), K)
             wall.append(1e3 * (time.perf_counter() - began))
             cpu.append(1e3 * (time.process_time() - busy))
             distance = np.linalg.norm(rows.astype(np.float64) - rows[row], axis=1)

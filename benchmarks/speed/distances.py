@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.stats import kid, mmd
 
 TARGET_S = 10.0
@@ -41,7 +41,7 @@ def run(rounds: int = 1, *, rows: int = _ROWS, plain_rows: int = 2_000) -> dict:
         "columns": _COLUMNS,
         "episodes": _EPISODES,
         "draws": _DRAWS,
-        "cores": cores(),
+        "cores": count_cores(),
         "wall_s": {name: min(wall for wall, _ in pairs) for name, pairs in timed.items()},
         "processor_s": {name: min(busy for _, busy in pairs) for name, pairs in timed.items()},
         "memory_mb": peak,

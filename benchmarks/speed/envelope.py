@@ -45,9 +45,9 @@ def _judged(envelope: Envelope, wanted: Array, home: Array) -> Array:
     motion, reading, spent = envelope.begin(home), home, list[float]()
     for frame, command in enumerate(wanted):
         begun = time.process_time()
-        motion = envelope.observed(motion, reading, frame * envelope.limits.dt)
+        motion = envelope.add_reading(motion, reading, frame * envelope.limits.dt)
         ruling = envelope.judge(motion, command, reading)
-        motion = envelope.sent(motion, ruling.motion, ruling.command)
+        motion = envelope.add_accepted_command(motion, ruling.motion, ruling.command)
         spent.append(1e3 * (time.process_time() - begun))
         reading = ruling.command
     if motion.stopped:

@@ -10,7 +10,7 @@ import time
 
 import numpy as np
 
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.envs import TwinVectorEnv
 from twinloop.envs.batch import PlannedEpisodes
 from twinloop.simulate import open_backend, rollout
@@ -25,7 +25,7 @@ def run(worlds: int = WORLDS, steps: int = STEPS, rounds: int = 3) -> dict:
         "name": "vector environment, SO-101 pick and place, default randomization, random actions",
         "against": "rollout of the same worlds under the same commands",
         "worlds": worlds,
-        "cores": cores(),
+        "cores": count_cores(),
         "rounds": rows,
     }
     for kind in ("together", "apart"):

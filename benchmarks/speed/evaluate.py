@@ -11,10 +11,10 @@ import time
 
 import numpy as np
 
-from twinloop.evaluate.acting import candidate
+from twinloop.evaluate.candidates import make_candidate
 from twinloop.evaluate.run import Arena
 from twinloop.evaluate.suite import open_suite
-from twinloop.evaluate.worlds import on_twin, stacked
+from twinloop.evaluate.worlds import concatenate_tables, expand_suite
 from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -32,16 +32,19 @@ def run(policy: object = "expert", *, rounds: int = ROUNDS) -> dict:
     """
     twin = load_twin("so101_tabletop")
     task = open_task("pick_and_place", twin)
-    suite = on_twin(open_suite(NAME), twin, task).with_episodes(EACH)
-    who, backend = candidate(policy), open_backend()
+    suite = expand_suite(open_suite(NAME), twin, task).with_episodes(EACH)
+    who, backend = make_candidate(policy), open_backend()
     rows = []
     for _ in range(rounds):
         arena = Arena(suite=suite, task="pick_and_place", backend=backend)
         trials = [(item, number) for item in suite.slices for number in range(EACH)]
         tried = _timed(lambda arena=arena, trials=trials: arena.run(who, trials))
-        numbers = np.concatenate([item.numbers(range(EACH)) for item in suite.slices])
-        tables = [suite.table(item, item.numbers(range(EACH)), run_seed=0, nstep=task.nstep) for item in suite.slices]
-        table = stacked(tables)
+        numbers = np.concatenate([item.get_episode_numbers(range(EACH)) for item in suite.slices])
+        tables = [
+            suite.draw_table(item, item.get_episode_numbers(range(EACH)), run_seed=0, nstep=task.nstep)
+            for item in suite.slices
+        ]
+        table = concatenate_tables(tables)
         bare = _timed(lambda table=table, numbers=numbers: _bare(twin, task, table, numbers, backend))
         rows.append({"tried": tried, "bare": bare})
     ratios = [row["bare"]["processor"] / row["tried"]["processor"] for row in rows]

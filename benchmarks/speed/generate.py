@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from twinloop.core.pool import cores
-from twinloop.generate import generate_states, resolve
-from twinloop.generate.batches import setup, simulate_batch
+from twinloop.core.pool import count_cores
+from twinloop.generate import generate_states, resolve_config
+from twinloop.generate.batches import load_setup, simulate_batch
 from twinloop.rollout import BatchResult
 from twinloop.simulate.threads import make_batch
 
@@ -47,23 +47,23 @@ def run(episodes: int = EPISODES, rounds: int = 3) -> dict:
         "target": TARGET,
         "episodes_per_s": float(np.median([row["episodes_per_s"] for row in rows])),
         "yield": rows[0]["yield"],
-        "cores": cores(),
+        "cores": count_cores(),
         "rounds": rows,
     }
 
 
 def _round(episodes: int) -> dict:
-    config = resolve(CONFIG, where="benchmark", folder=Path.cwd(), episodes=episodes)
+    config = resolve_config(CONFIG, where="benchmark", folder=Path.cwd(), episodes=episodes)
     with tempfile.TemporaryDirectory() as folder:
         began, busy = time.perf_counter(), _processor_s()
-        result = generate_states(config, Path(folder) / "batch", workers=cores())
+        result = generate_states(config, Path(folder) / "batch", workers=count_cores())
         seconds, processor = time.perf_counter() - began, _processor_s() - busy
-    _, plan, task = setup(config.model_dump_json())
+    _, plan, task = load_setup(config.model_dump_json())
     substeps, bare_steps = plan.twin.substeps, 0
     bare = np.zeros(2)
     for start in range(0, episodes, config.batch_size):
         numbers = range(start, min(start + config.batch_size, episodes))
-        batch = simulate_batch(config, plan, task, numbers, nthread=cores())
+        batch = simulate_batch(config, plan, task, numbers, nthread=count_cores())
         bare += _bare(batch)
         bare_steps += batch.trajectories.commands.shape[0] * batch.trajectories.commands.shape[1] * substeps
     return {
@@ -84,7 +84,7 @@ def _processor_s() -> float:
 def _bare(batch: BatchResult) -> tuple[float, float]:
     """Seconds of the bare loop for one batch, by the clock and of the processor."""
     commands = np.ascontiguousarray(batch.trajectories.commands.swapaxes(0, 1))
-    engine = make_batch(batch.twin, batch.params, batch.initial, cores())
+    engine = make_batch(batch.twin, batch.params, batch.initial, count_cores())
     control = engine.bind("ctrl")
     began, busy = time.perf_counter(), _processor_s()
     for command in commands:

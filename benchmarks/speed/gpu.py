@@ -109,7 +109,7 @@ def _measure(twin: Twin, task: Task, backend: _Timed, count: int, rounds: int) -
         result, steps_s, whole_s = _episodes(twin, task, backend, count)
         memory = max(memory, backend.backend.memory_used() or _peak_memory())
         backend.simulation.restart(np.arange(count), result.params, result.initial)
-        bare.append(backend.backend.bare_seconds(backend.simulation, result.trajectories.commands))
+        bare.append(backend.backend.measure_bare_seconds(backend.simulation, result.trajectories.commands))
         stepping.append(steps_s)
         whole.append(whole_s)
         success = float(result.success.mean())
@@ -189,7 +189,7 @@ def _measure_pictures(renderer: WarpRenderer, states: SceneStates, fields: Field
         began = time.perf_counter()
         renderer.render(states, fields)
         ours.append(time.perf_counter() - began)
-        bare.append(renderer.bare_seconds(1))
+        bare.append(renderer.measure_bare_seconds(1))
     ratios = [alone / whole for alone, whole in zip(bare, ours, strict=True)]
     return {
         "worlds": len(states),

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.core.errors import MissingDependencyError
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.render import Renderer, SceneStates, open_renderer
 from twinloop.twin import load_twin
 
@@ -37,7 +37,7 @@ def run(rows: Sequence[tuple[str, int, bool, float | None]] = ROWS, *, frames: i
     qpos[:, -6] += np.linspace(0.0, 0.5, frames + 1)  # the shoulder turns
     states = SceneStates(qpos=qpos)
     size = {"height": HEIGHT, "width": WIDTH, "cameras": ["front"]}
-    figures: dict = {"name": "path tracing", "cores": cores(), "rows": []}
+    figures: dict = {"name": "path tracing", "cores": count_cores(), "rows": []}
     try:
         with open_renderer("gl", twin.model, **size) as rasterizer:
             figures["gl"] = _best(rasterizer, states)

@@ -96,7 +96,7 @@ def _seconds(work: Callable[[], Any], repeats: int) -> float:
 
 def table(rows: list[dict[str, Any]]) -> str:
     """The rows for the page."""
-    head = ["kind", "pictures", "parameters", "one world", "a world of hundreds", "the same per control step"]
+    head = ["kind", "images", "parameters", "one world", "per world, of hundreds", "the same, per control step"]
     cells = [
         [
             f"`{row['kind']}`",

@@ -27,9 +27,9 @@ import mujoco
 import numpy as np
 from mujoco.egl import GLContext
 
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import generate_states, render_config, render_dataset, resolve
+from twinloop.generate import generate_states, render_config, render_dataset, resolve_config
 from twinloop.generate.pixels import visual_model
 from twinloop.generate.pixels.dataset import BLOCK
 from twinloop.render.gl import GlQuality, apply_quality
@@ -44,10 +44,10 @@ CONFIG = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization"
 
 def run(rounds: int = 2, sizes: tuple[tuple[int, int], ...] = SIZES) -> dict[str, Any]:
     """Frames per second of both and their ratio, for each size (height, width) and number of processes."""
-    counts = tuple(dict.fromkeys((1, cores())))
+    counts = tuple(dict.fromkeys((1, count_cores())))
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "states"
-        config = resolve(CONFIG, where="benchmark", folder=Path.cwd(), episodes=BLOCK * max(counts))
+        config = resolve_config(CONFIG, where="benchmark", folder=Path.cwd(), episodes=BLOCK * max(counts))
         generate_states(config, source, workers=1)
         mujoco.mj_saveModel(visual_model(source), str(_compiled(source)))
         rows = {
@@ -77,7 +77,7 @@ def _row(source: Path, height: int, width: int, count: int, rounds: int) -> dict
         "ratio_spread": [float(ratios.min()), float(ratios.max())],
         "start_s": min(short) - begun / frames * seconds,
         "processes": count,
-        "cores": cores(),
+        "cores": count_cores(),
     }
 
 

@@ -13,7 +13,7 @@ from rich.table import Table
 from benchmarks.speed import camera, catalog, coverage, edits, envs, generate, gpu, path, render, scale, scenes, writer
 from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.files import write_json
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 
 MARK = "make bench"
 
@@ -29,7 +29,7 @@ def run_bench_speed(console: Console, *, page: Path | None = None) -> dict[str, 
     if page is not None:
         rows = list(zip(*(column.cells for column in table.columns), strict=True))
         text = markdown_table([str(column.header) for column in table.columns], rows)
-        write_between(page, MARK, f"{text}\n\nOn {cores()} cores, which others used too: load {load:.1f} before.")
+        write_between(page, MARK, f"{text}\n\nOn {count_cores()} cores, which others used too: load {load:.1f} before.")
     write_json(Path("bench-output") / "result.json", figures)
     return figures
 
@@ -49,7 +49,7 @@ def measured() -> dict[str, Any]:
         "path": path.run(path.AIMED, frames=1),
         "catalog": catalog.run(),
         "coverage": coverage.run(),
-        "scale": scale.run([("swing", 10_000, cores())]),
+        "scale": scale.run([("swing", 10_000, count_cores())]),
     }
 
 

@@ -17,7 +17,7 @@ from mujoco import sysid
 from benchmarks.real_data.arm_windows import REPLAY, at_rate, one_step_per_frame, window_errors
 from benchmarks.real_data.double_pendulum import CASE, FREE, PRIORS, SPAN
 from twinloop.core.errors import MissingDependencyError
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.core.records import Episode
 from twinloop.dataset.logs.sets import registry
 from twinloop.identify import FitConfig, identify
@@ -59,13 +59,13 @@ def run(rounds: int = 3) -> dict:
         "target": TARGET,
         "ours_rms": rows[0]["ours_rms"],
         "theirs_rms": rows[0]["theirs_rms"],
-        "cores": cores(),
+        "cores": count_cores(),
         "rounds": rows,
     }
 
 
 def _round(training: list[Episode], test: list[Episode]) -> dict:
-    backend, twin = open_backend("threads", nthread=cores()), one_step_per_frame(load_twin(CASE.twin))
+    backend, twin = open_backend("threads", nthread=count_cores()), one_step_per_frame(load_twin(CASE.twin))
     began = _clocks()
     config = FitConfig(replay=REPLAY, free=FREE, priors=PRIORS, walk=10_000, width=4.0)
     ours = dict(identify(twin, training, backend=backend, config=config).values)
@@ -114,7 +114,7 @@ def _by_sysid(logs: ReplayLogs, names: tuple[str, ...]) -> dict[str, float]:
         params.add(sysid.Parameter(name, nominal, low, high, modifier=_modifier(twin, name)))
     model = sysid.remove_visuals(spec).compile()
     times = np.arange(logs.commands.shape[1]) * model.opt.timestep
-    begin = logs.start.states(twin, twin.table(len(logs)), np.zeros((len(logs), 0)))
+    begin = logs.start.make_initial_states(twin, twin.table(len(logs)), np.zeros((len(logs), 0)))
     sequences = sysid.ModelSequences(
         "double_pendulum",
         spec,

@@ -23,7 +23,7 @@ from twinloop.release.serve import PolicyServer, ServeOptions
 from twinloop.twin import load_twin
 
 TRIPS, WARM, MARK = 400, 20, "python -m benchmarks.speed.wire"
-PICTURES = {"joints": {}, "joints and two 240x320 pictures": {"front": (240, 320), "wrist": (240, 320)}}
+PICTURES = {"joints": {}, "joints and two 240x320 images": {"front": (240, 320), "wrist": (240, 320)}}
 Array = NDArray[np.float64]
 
 
@@ -42,7 +42,7 @@ class Still:
         """Return the joints as they are seen."""
         return observation[STATE]
 
-    def sent(self, command: Array) -> None:
+    def report_sent(self, command: Array) -> None:
         """Hear which command was sent."""
 
     def close(self) -> None:
@@ -55,7 +55,7 @@ def served(contract: Contract) -> Iterator[PolicyServer]:
     server = PolicyServer(lambda: Still(contract), ServeOptions(port=0))
     thread = threading.Thread(target=server.run)
     thread.start()
-    while not server.started:
+    while not server.is_running:
         time.sleep(0.005)
     try:
         yield server

@@ -18,13 +18,14 @@ def success_table(result: TransferResult) -> StudyTable:
     script = result.to_json()["script"]
     each = ", ".join(f"{100 * value:.0f}" for value in script["each"])
     low, high = script["interval"]
-    rows.append(("", "the script itself", f"{script['mean']:.1%}", _range(low, high), each, ""))
+    rows.append(("", "the scripted expert itself", f"{script['mean']:.1%}", _range(low, high), each, ""))
     nseed = next(iter(result.success.values())).shape[1]
     note = (
-        f"{len(result.robots)} virtual robots (seeds {result.robots[0]} to {result.robots[-1]}), {nseed} training runs "
-        f"each, {result.trials} trials per policy at the same places. Intervals: Student's over robots."
+        f"{len(result.robots)} virtual robots (seeds {result.robots[0]} to {result.robots[-1]}), {nseed} training "
+        f"runs each, {result.trials} trials per policy with the same initial positions. Intervals: Student's over "
+        "robots."
     )
-    return StudyTable(title="Success on virtual robots that the twin never was", head=HEAD, rows=tuple(rows), note=note)
+    return StudyTable(title="Success on virtual robots with hidden parameters", head=HEAD, rows=tuple(rows), note=note)
 
 
 def difference_table(result: TransferResult) -> StudyTable:
@@ -36,17 +37,17 @@ def difference_table(result: TransferResult) -> StudyTable:
         each = ", ".join(f"{100 * value:+.0f}" for value in found.each)
         asked = f"≥ {100 * wanted:.0f}" if wanted is not None else ""
         rows.append((f"({one}) − ({other})", f"{100 * found.mean:+.1f}", _points(low, high), each, asked))
-    head = ("points of success", "mean", "95 % over robots", "per robot", "wanted")
-    return StudyTable(title="What each step is worth", head=head, rows=tuple(rows), note="")
+    head = ("difference in success, points", "mean", "95 % over robots", "per robot", "target")
+    return StudyTable(title="Differences between conditions", head=head, rows=tuple(rows), note="")
 
 
 def time_table(result: TransferResult) -> StudyTable:
     """Where the time went."""
     kinds = [(kind, took["processor_s"], took["wall_s"]) for kind, took in result.seconds.items()]
-    total = ("together", sum(row[1] for row in kinds), sum(row[2] for row in kinds))
+    total = ("total", sum(row[1] for row in kinds), sum(row[2] for row in kinds))
     rows = [(kind, f"{processor:.0f} s", f"{wall:.0f} s") for kind, processor, wall in (*kinds, total)]
-    note = "Wall clock is added up over parts; with two processes half of it passes, on cores that do nothing else."
-    return StudyTable(title="Time", head=("part", "processor", "wall clock"), rows=tuple(rows), note=note)
+    note = "Wall-clock time is the sum over parts. With two processes on otherwise idle cores, half of it passes."
+    return StudyTable(title="Time", head=("part", "CPU time", "wall-clock time"), rows=tuple(rows), note=note)
 
 
 def tables(result: TransferResult) -> list[StudyTable]:

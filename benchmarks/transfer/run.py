@@ -9,7 +9,7 @@ from rich.console import Console
 
 from benchmarks.studies import around, printed, write_between
 from benchmarks.transfer import pages
-from twinloop.policies.opening import require_torch
+from twinloop.policies.factory import require_torch
 from twinloop.report import ReportPage
 from twinloop.workflows.demo.virtual_robots.comparison import compare_on_robots
 from twinloop.workflows.demo.virtual_robots.settings import TransferSettings

@@ -60,7 +60,7 @@ def test_everything_in_one_folder_is_fitted_and_everything_in_the_other_scored(f
     low, high = (ends[0] for ends in fold["differences"]["published"])
     assert low < fold["fitted"][0] - fold["references"]["published"][0] < high < 0
     text = page.read_text()
-    assert text.startswith(f"before\n{first}\nMean over outer folds:\n\n| data | figure |")
+    assert text.startswith(f"before\n{first}\nMean over outer folds:\n\n| data | metric |")
     assert "dfki_simple_pendulum: 1 folds (folders given), 6 candidates" in text
     assert text.endswith(f"{last}\nafter\n")
 
@@ -71,7 +71,7 @@ def test_a_test_episode_that_was_fitted_is_left_out_and_said(folders):
     shutil.copytree(source, test / "dfki_simple_pendulum" / "control_method_pd")
     [case] = run_bench_real(NOWHERE, only=("dfki_simple_pendulum",), train=train, test=test, nthread=1)["cases"]
     assert case["folds"][0]["test_episodes"] == 2
-    assert "1 test episodes are training episodes and were left out" in case["rule"]
+    assert "1 test episodes are training episodes and were excluded" in case["rule"]
 
 
 def test_sets_that_are_not_there_are_named(folders, capsys):

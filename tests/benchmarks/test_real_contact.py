@@ -66,7 +66,7 @@ def planted(values, *, count=8, nframe=70):
         blank.append(toss(index, np.tile(pose, (nframe, 1)), np.tile(twist, (nframe, 1))))
     logs = prepare_replay(twin, blank, REPLAY)
     table = logs.twin.table(count, {name: np.full(count, value) for name, value in values.items()})
-    initial = logs.start.states(logs.twin, table, np.zeros((count, 0)))
+    initial = logs.start.make_initial_states(logs.twin, table, np.zeros((count, 0)))
     run = open_loop(BACKEND, logs.twin, table, initial, logs.commands[:, :-1])
     return [toss(i, run.qpos[i], run.qvel[i]) for i in range(count)]
 

@@ -22,7 +22,7 @@ from twinloop.rollout import run_batch
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
-from twinloop.workflows.demo.virtual_robots.comparison import TransferResult, over_robots, stages
+from twinloop.workflows.demo.virtual_robots.comparison import TransferResult, average_over_robots, order_stages
 from twinloop.workflows.demo.virtual_robots.demonstrations import (
     DemonstrationWorlds,
     PerturbedExpert,
@@ -30,7 +30,7 @@ from twinloop.workflows.demo.virtual_robots.demonstrations import (
     training_worlds,
     write_demonstrations,
 )
-from twinloop.workflows.demo.virtual_robots.parts import StudyPart, make, successes
+from twinloop.workflows.demo.virtual_robots.parts import StudyPart, make, read_outcomes
 from twinloop.workflows.demo.virtual_robots.settings import CONDITIONS, TransferRecipe, TransferSettings
 
 TWIN = load_twin("so101_tabletop")
@@ -87,7 +87,7 @@ class TestOrder:
         ]
 
     def test_what_is_needed_comes_first_and_once(self, tmp_path):
-        made = stages(self.parts(tmp_path))
+        made = order_stages(self.parts(tmp_path))
         assert [{part.kind for part in stage} for stage in made] == [{"log"}, {"demos"}, {"policy"}, {"trials"}]
         logs, demos, policies, trials = (len(stage) for stage in made)
         assert logs == 2
@@ -113,7 +113,7 @@ class TestOrder:
         assert not (part.path / "half").exists()
         assert make(part) == first
         assert made == ["robot100"]
-        assert successes(part) == [True]
+        assert read_outcomes(part) == [True]
 
     def test_another_study_is_refused(self, tmp_path):
         (tmp_path / "study.json").write_text(json.dumps(replace(TINY, demos=7).made_of()))
@@ -143,7 +143,7 @@ class TestFigures:
 
     def test_an_interval_is_students_over_robots(self):
         each = np.array([0.2, 0.4, 0.9])
-        found = over_robots(np.stack([each, each], axis=1))
+        found = average_over_robots(np.stack([each, each], axis=1))
         expected = stats.ttest_1samp(each, 0.0).confidence_interval(0.95)
         assert found.interval == pytest.approx(tuple(expected))
         assert found.between_seeds == 0
@@ -154,14 +154,14 @@ class TestFigures:
         assert self.RESULT.to_json()["differences"][0]["wanted"] == 0.25
 
     def test_one_robot_has_no_interval(self):
-        assert np.isnan(over_robots(np.array([[0.5, 0.7]])).interval).all()
+        assert np.isnan(average_over_robots(np.array([[0.5, 0.7]])).interval).all()
 
     def test_what_is_shown(self):
         rows = success_table(self.RESULT).rows
         assert [row[0] for row in rows] == ["(1)", "(4)", ""]
         assert rows[1][2] == "71.7%"
         assert difference_table(self.RESULT).rows[0][:2] == ("(4) − (1)", "+58.3")
-        assert time_table(self.RESULT).rows[-1] == ("together", "12 s", "20 s")
+        assert time_table(self.RESULT).rows[-1] == ("total", "12 s", "20 s")
         assert figure(self.RESULT).data[0].x[0] == pytest.approx(100 * self.RESULT.condition(1).mean)
 
 

@@ -22,7 +22,7 @@ from support.dataset_writer import SPEC, commit, planted, write_all
 from support.killed import Forks
 from twinloop.catalog import Workspace
 from twinloop.catalog import state as state_module
-from twinloop.catalog.repair import rebuild
+from twinloop.catalog.repair import rebuild_state
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -103,7 +103,7 @@ def walk(forks: Forks, made: Path, folder: Path, what: str) -> int:
         found = without_times(committed(root))
         assert found in ((after,) if code == 0 else (before, after)), (what, step)
         again = shutil.copytree(root, folder / f"again-{step}")
-        rebuild(again / "catalog", again / "catalog" / "state.sqlite")
+        rebuild_state(again / "catalog", again / "catalog" / "state.sqlite")
         assert without_times(committed(again)) in (before, after), (what, step)  # a whole commit may count then
         shutil.rmtree(again)
         assert forks.run(10_000, root, what) == 0
@@ -141,7 +141,7 @@ def test_what_was_never_committed_is_whole_or_absent_when_the_index_is_made_agai
     assert forks.run(10_000, root, what) == 0
     after = without_times(committed(root))
     assert after != before
-    rebuild(root / "catalog", root / "catalog" / "state.sqlite")
+    rebuild_state(root / "catalog", root / "catalog" / "state.sqlite")
     assert without_times(committed(root)) == after
 
 
@@ -253,7 +253,7 @@ def _read_only(root: Path) -> None:
         for change in (
             lambda: ws.append("scores", score("e", 1.0), run_id="02"),
             lambda: ws.add(root / "data" / "second"),
-            lambda: ws.bury(["e"], "why", "who"),
+            lambda: ws.exclude_episodes(["e"], "why", "who"),
         ):
             with pytest.raises((DatasetError, InputError), match="cannot be written"):
                 change()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.labelled import child, episode_id, workspace, write_batch
-from twinloop.catalog.frozen import difference, list_hash
-from twinloop.catalog.fsck_state import check_frozen
-from twinloop.catalog.naming import resolve, select
+from twinloop.catalog.dataset_versions import compare_versions, hash_episode_list
+from twinloop.catalog.episode_lookup import resolve_episodes, select_episodes
+from twinloop.catalog.fsck_state import check_dataset_versions
 from twinloop.catalog.views import LINEAGE_VIEWS
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.lerobot.tables import content_hash
@@ -36,7 +36,7 @@ def test_the_same_list_has_the_same_hash_under_any_name_and_order(made):
     ws, ids = made
     first = ws.freeze("good", ALL + " ORDER BY episode_id DESC", note="all of it")
     again = ws.freeze("also_good", ALL)
-    assert first.hash == again.hash == list_hash(random.sample(ids, k=6))
+    assert first.hash == again.hash == hash_episode_list(random.sample(ids, k=6))
     assert first.episode_ids == again.episode_ids == tuple(sorted(ids))
     assert (first.reference, first.note, first.new) == ("good@1", "all of it", True)
     assert len(list((ws.root / "catalog" / "datasets").iterdir())) == 1
@@ -47,8 +47,8 @@ def test_the_same_list_has_the_same_hash_under_any_name_and_order(made):
 def test_a_hash_is_of_the_set_alone(names, rng):
     shuffled = list(names)
     rng.shuffle(shuffled)
-    assert list_hash(shuffled) == list_hash(names)
-    assert list_hash([*names, "more"]) != list_hash(names)
+    assert hash_episode_list(shuffled) == hash_episode_list(names)
+    assert hash_episode_list([*names, "more"]) != hash_episode_list(names)
 
 
 def test_a_name_gets_new_versions_and_old_ones_stay(made):
@@ -57,10 +57,14 @@ def test_a_name_gets_new_versions_and_old_ones_stay(made):
     assert not ws.freeze("train", ALL + " WHERE true").new
     second = ws.freeze("train", ALL + " WHERE frames > 37")
     assert (second.reference, len(second)) == ("train@2", 3)
-    assert ws.frozen("train") == ws.frozen("train@2") == ws.frozen(second.hash[:10])
-    assert ws.frozen("train@1").episode_ids == tuple(sorted(ids))
-    assert ws.frozen("train@1").sql == ALL
-    found = difference(ws, "train@1", "train@2")
+    assert (
+        ws.find_dataset_version("train")
+        == ws.find_dataset_version("train@2")
+        == ws.find_dataset_version(second.hash[:10])
+    )
+    assert ws.find_dataset_version("train@1").episode_ids == tuple(sorted(ids))
+    assert ws.find_dataset_version("train@1").sql == ALL
+    found = compare_versions(ws, "train@1", "train@2")
     assert (len(found.only_first), found.only_second, found.both) == (3, (), 3)
     assert ws.query(
         "SELECT name, version, count(*) AS n FROM dataset_episodes GROUP BY ALL ORDER BY 2"
@@ -74,8 +78,8 @@ def test_later_episodes_and_burials_change_no_frozen_list(made, tmp_path):
     ws, ids = made
     before = ws.freeze("train", ALL)
     ws.add(write_batch(tmp_path / "more", [child(9, (ids[0],))]))
-    ws.bury(ids[:2], "blurry", "ada")
-    assert ws.frozen("train").episode_ids == before.episode_ids
+    ws.exclude_episodes(ids[:2], "blurry", "ada")
+    assert ws.find_dataset_version("train").episode_ids == before.episode_ids
     after = ws.freeze("train", ALL)
     assert after.version == 2
     assert not set(ids[:2]) & set(after.episode_ids)
@@ -83,7 +87,7 @@ def test_later_episodes_and_burials_change_no_frozen_list(made, tmp_path):
 
 def test_buried_and_unknown_episodes_enter_no_dataset(made):
     ws, ids = made
-    ws.bury(ids[:1], "blurry", "ada")
+    ws.exclude_episodes(ids[:1], "blurry", "ada")
     with pytest.raises(InputError, match=rf"1 of the selected episodes are excluded .* the first {ids[0][:16]}"):
         ws.freeze("train", "SELECT episode_id FROM places")
     with pytest.raises(InputError, match="2 of the selected ids are not episodes of this workspace, the first abc"):
@@ -95,7 +99,7 @@ def test_buried_and_unknown_episodes_enter_no_dataset(made):
     with pytest.raises(InputError, match="'a b' cannot name a dataset"):
         ws.freeze("a b", ALL)
     with pytest.raises(UnknownNameError, match="Unknown frozen dataset 'train'. None exist here"):
-        ws.frozen("train")
+        ws.find_dataset_version("train")
     assert ws.query("SELECT * FROM datasets").num_rows == 0
 
 
@@ -103,7 +107,9 @@ def test_a_burial_between_the_query_and_the_commit_is_seen(made, monkeypatch):
     ws, ids = made
     transaction = ws.state.transaction
     monkeypatch.setattr(
-        ws.state, "transaction", lambda: (monkeypatch.undo(), ws.bury(ids[:1], "late", "bob"), transaction())[-1]
+        ws.state,
+        "transaction",
+        lambda: (monkeypatch.undo(), ws.exclude_episodes(ids[:1], "late", "bob"), transaction())[-1],
     )
     with pytest.raises(InputError, match="are excluded"):
         ws.freeze("train", ALL)
@@ -118,12 +124,12 @@ def test_a_changed_or_missing_list_is_not_believed(made):
     data[len(data) // 3] ^= 1
     path.write_bytes(data)
     with pytest.raises(DatasetError, match="was changed after it was frozen"):
-        ws.frozen("train")
+        ws.find_dataset_version("train")
     path.unlink()
     with pytest.raises(DatasetError, match="is missing; it is the list"):
-        ws.frozen("train")
+        ws.find_dataset_version("train")
     ws.freeze("again", ALL)  # the same list lies there again
-    assert len(ws.frozen("train")) == 6
+    assert len(ws.find_dataset_version("train")) == 6
 
 
 def test_a_list_that_no_row_names_is_no_dataset(made, monkeypatch):
@@ -134,7 +140,7 @@ def test_a_list_that_no_row_names_is_no_dataset(made, monkeypatch):
         with pytest.raises(ZeroDivisionError):
             ws.freeze("train", ALL)
     assert ws.query("SELECT * FROM dataset_episodes").num_rows == 0
-    assert list(check_frozen(ws.root / "catalog", ws.state)) == []
+    assert list(check_dataset_versions(ws.root / "catalog", ws.state)) == []
     assert ws.freeze("train", ALL).reference == "train@1"
 
 
@@ -142,13 +148,13 @@ def test_fsck_names_what_is_wrong_with_frozen_datasets(made):
     ws, _ = made
     found = ws.freeze("train", ALL)
     ws.record_policy("a" * 64, "act", "train")
-    assert list(check_frozen(ws.root / "catalog", ws.state)) == []
+    assert list(check_dataset_versions(ws.root / "catalog", ws.state)) == []
     path = ws.root / "catalog" / "datasets" / f"{found.hash}.parquet"
     path.write_bytes(path.read_bytes()[:-1])
     with ws.state.transaction() as connection:
         connection.execute("INSERT INTO policy_datasets VALUES ('p', 'nowhere', 'x')")
         connection.execute("INSERT INTO label_ends VALUES (77, 78)")
-    said = [(one.where, one.what) for one in check_frozen(ws.root / "catalog", ws.state)]
+    said = [(one.where, one.what) for one in check_dataset_versions(ws.root / "catalog", ws.state)]
     assert [where for where, _ in said] == ["dataset train@1", "policy p", "state.sqlite"]
     assert "was changed after it was frozen" in said[0][1]
     assert "the first has number 77" in said[2][1]
@@ -176,7 +182,7 @@ def test_which_episodes_trained_a_policy_and_which_policies_saw_an_episode(made,
     assert ws.query("SELECT extra, run_id FROM policies WHERE name = 'act'").to_pylist() == [
         {"extra": '{"steps": 1000}', "run_id": "01J"}
     ]
-    ws.bury([names[0]], "no longer", "ada")  # what was seen was seen
+    ws.exclude_episodes([names[0]], "no longer", "ada")  # what was seen was seen
     assert one_column(ws, saw, [ids[0]]) == ["act", "act-tuned"]
 
 
@@ -206,19 +212,19 @@ def test_what_trained_a_policy_does_not_change(made):
 
 def test_episodes_are_named_by_beginnings_places_and_conditions(made):
     ws, ids = made
-    assert resolve(ws, [ids[3][:12], "first:0"]) == [ids[3], ids[0]]
-    assert sorted(select(ws, "frames >= 39")) == sorted(ids[4:])
-    assert select(ws, f"SELECT episode_id FROM places WHERE episode_id = '{ids[2]}'") == [ids[2]]
+    assert resolve_episodes(ws, [ids[3][:12], "first:0"]) == [ids[3], ids[0]]
+    assert sorted(select_episodes(ws, "frames >= 39")) == sorted(ids[4:])
+    assert select_episodes(ws, f"SELECT episode_id FROM places WHERE episode_id = '{ids[2]}'") == [ids[2]]
     with pytest.raises(UnknownNameError, match="Unknown batch 'furst'.*Nearest existing: first"):
-        resolve(ws, ["furst:0"])
+        resolve_episodes(ws, ["furst:0"])
     with pytest.raises(InputError, match="Batch first has no episode 6; it has 6, counted from 0"):
-        resolve(ws, ["first:6"])
+        resolve_episodes(ws, ["first:6"])
     with pytest.raises(UnknownNameError, match="Unknown episode 'zzzz'"):
-        resolve(ws, ["zzzz"])
+        resolve_episodes(ws, ["zzzz"])
     with pytest.raises(InputError, match="too short for an episode"):
-        resolve(ws, ["ab"])
-    ws.bury([ids[1]], "blurry", "ada")
+        resolve_episodes(ws, ["ab"])
+    ws.exclude_episodes([ids[1]], "blurry", "ada")
     with pytest.raises(InputError, match=r"is excluded \(blurry\)"):
-        resolve(ws, [ids[1][:8]])
-    assert resolve(ws, [ids[1][:8]], buried=True) == [ids[1]]
+        resolve_episodes(ws, [ids[1][:8]])
+    assert resolve_episodes(ws, [ids[1][:8]], buried=True) == [ids[1]]
     assert episode_id(1) == ids[1]

@@ -12,9 +12,9 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import SPEC, SPEC_VIDEO, commit, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.dataset_folder import Seal, seals_of
+from twinloop.catalog.dataset_folder import Seal, read_seals
 from twinloop.catalog.parts import compact, remove_retired
-from twinloop.catalog.repair import rebuild
+from twinloop.catalog.repair import rebuild_state
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.dataset.lerobot import layout
@@ -29,7 +29,7 @@ def made_once(tmp_path_factory):
     with Workspace.create(root) as ws:
         ws.add(write_all(root / "data" / "planted"))
         ws.append("scores", score(content_hash(planted(0)), 2.0), run_id="01")
-        ws.bury([content_hash(planted(1))], "bumped", "ada")
+        ws.exclude_episodes([content_hash(planted(1))], "bumped", "ada")
     return root
 
 
@@ -205,11 +205,11 @@ def test_a_flipped_byte_in_a_dataset_is_found_by_name(root, capfd, file):
 def test_an_index_that_was_made_again_has_the_seals_of_every_file(root):
     def sealed():
         with Workspace.open(root) as ws:
-            return seals_of(ws.state, "planted")
+            return read_seals(ws.state, "planted")
 
     before = sealed()
     assert len(before) > 4
-    rebuild(root / "catalog", root / "catalog" / "state.sqlite")
+    rebuild_state(root / "catalog", root / "catalog" / "state.sqlite")
     assert [(seal.path, seal.bytes, seal.sha256) for seal in sealed()] == [(s.path, s.bytes, s.sha256) for s in before]
 
 
@@ -254,7 +254,7 @@ def test_small_parts_become_few_and_nothing_else_changes(root, capfd):
         before = whole(root)
         joined = compact(ws.parts)
         assert joined == {"episodes": 13, "params": 13, "scores": 13}
-        assert [len(ws.parts.listed(table)) for table in ("episodes", "params", "scores")] == [1, 1, 1]
+        assert [len(ws.parts.list_parts(table)) for table in ("episodes", "params", "scores")] == [1, 1, 1]
         assert whole(root) == before
         assert remove_retired(ws.parts, grace_s=-1) == 39
         # A batch that is written anew leaves the part that others share with it.

@@ -9,7 +9,7 @@ import pytest
 
 from support.catalog_workspace import score
 from support.dataset_writer import KEPT, write_all
-from twinloop.catalog import Workspace, shown
+from twinloop.catalog import Workspace, view_tables
 from twinloop.catalog.label_checks import Label
 from twinloop.cli.main import main
 
@@ -34,7 +34,7 @@ def made_once(tmp_path_factory):
 
 @pytest.fixture(name="root")
 def workspace(made, tmp_path, monkeypatch):
-    monkeypatch.setattr(shown, "LEAST", 1)
+    monkeypatch.setattr(view_tables, "LEAST", 1)
     return shutil.copytree(made, tmp_path / "cell")
 
 
@@ -46,27 +46,28 @@ def seen(root) -> dict[str, list[str]]:
 def test_what_is_kept_says_what_the_parts_say(root, monkeypatch):
     first = seen(root)
     assert len(first["episodes"]) == len(NUMBERS)
-    names = {path.name.rsplit("-", 1)[0] for path in (root / "catalog" / shown.FOLDER).iterdir()}
+    names = {path.name.rsplit("-", 1)[0] for path in (root / "catalog" / view_tables.FOLDER).iterdir()}
     assert names == {"episodes", "scores", "label_history", "made-episodes", "made-scores"}
-    read, real = [], shown.read_part
-    monkeypatch.setattr(shown, "read_part", lambda parts, table, name: read.append(name) or real(parts, table, name))
+    read, real = [], view_tables.read_part
+    listed = lambda parts, table, name: read.append(name) or real(parts, table, name)  # noqa: E731
+    monkeypatch.setattr(view_tables, "read_part", listed)
     assert (seen(root), read) == (first, [])
     with Workspace.open(root) as ws:
         ws.append("scores", score("e", 1.0), run_id="03")
         assert len(ws.query(SQL)) == len(NUMBERS) + 1
-        [part] = ws.parts.listed("scores")[-1:]
+        [part] = ws.parts.list_parts("scores")[-1:]
         assert read == [part.part]  # only what came since
-        ws.bury(ws.query("SELECT min(episode_id) AS n FROM episodes")["n"].to_pylist(), "why", "who")
+        ws.exclude_episodes(ws.query("SELECT min(episode_id) AS n FROM episodes")["n"].to_pylist(), "why", "who")
     assert len(seen(root)["episodes"]) == len(NUMBERS) - 1
     with_kept = seen(root)
-    shutil.rmtree(root / "catalog" / shown.FOLDER)
+    shutil.rmtree(root / "catalog" / view_tables.FOLDER)
     assert seen(root) == with_kept
 
 
 @pytest.mark.parametrize("harm", ["cut", "garbage", "columns", "offsets"])
 def test_a_kept_file_that_is_not_whole_is_not_used(root, harm):
     first = seen(root)
-    for path in (root / "catalog" / shown.FOLDER).iterdir():
+    for path in (root / "catalog" / view_tables.FOLDER).iterdir():
         data = bytearray(path.read_bytes())
         if harm == "cut":
             path.write_bytes(data[: len(data) // 2])
@@ -101,7 +102,7 @@ def test_labels_of_another_history_are_not_taken_for_these(root):
 
 def test_fsck_names_a_kept_file_that_was_harmed_and_removes_it(root, capfd):
     first = seen(root)
-    path = next((root / "catalog" / shown.FOLDER).glob("scores-*"))
+    path = next((root / "catalog" / view_tables.FOLDER).glob("scores-*"))
     data = bytearray(path.read_bytes())
     data[-2000] ^= 1
     path.write_bytes(data)

@@ -18,10 +18,10 @@ import pytest
 from support.catalog_workspace import NUMBERS, score
 from support.dataset_writer import JOINTS, SPEC, planted, write_all
 from twinloop.catalog import Workspace
-from twinloop.catalog.reference import QUESTIONS, filled
+from twinloop.catalog.reference import QUESTIONS, update_page
 from twinloop.catalog.schema import TABLES
-from twinloop.catalog.shown import newest, once
 from twinloop.catalog.state_schema import STATE_TABLES
+from twinloop.catalog.view_tables import select_first_copies, select_newest_rows
 from twinloop.catalog.views import NAMES
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
@@ -167,7 +167,7 @@ def test_limits_are_taken_from_the_workspace(tmp_path):
     with Workspace.open(root) as ws:
         # A statement of a user does not read settings.
         sql = "SELECT current_setting('threads') AS n, current_setting('memory_limit') AS m"
-        found = ws._queries._ready(set()).query_unchecked(sql).to_pylist()
+        found = ws._queries._prepare_engine(set()).query_unchecked(sql).to_pylist()
         assert found == [{"n": 1, "m": "19.0 MiB"}]
     (root / "twinloop.yaml").write_text("name: cell\nquery: {memroy: 20MB}\n")
     with pytest.raises(UnknownNameError, match="Unknown setting 'memroy'.*memory"):
@@ -214,7 +214,7 @@ def test_the_newest_verdicts_are_those_that_sql_finds(hashed):
         history.episode_id AND h."check" = history."check")"""
     )
     assert slow is not None
-    rows = [tuple(row.values()) for row in newest(history.combine_chunks()).to_pylist()]
+    rows = [tuple(row.values()) for row in select_newest_rows(history.combine_chunks()).to_pylist()]
     assert sorted(rows) == sorted(tuple(row.values()) for row in slow.to_arrow_table().to_pylist())
 
 
@@ -223,29 +223,29 @@ def test_an_episode_is_shown_once_unless_it_is_buried(width):
     names = [name * width for name in "babca"]
     places = pa.table({"episode_id": names, "batch": ["1", "1", "2", "2", "3"]})
     first = {"episode_id": [name * width for name in "bac"], "batch": ["1", "1", "2"]}
-    assert once(places, frozenset()).to_pydict() == first
+    assert select_first_copies(places, frozenset()).to_pydict() == first
     rest = {"episode_id": [name * width for name in "ac"], "batch": ["1", "2"]}
-    assert once(places, frozenset({"b" * width})).to_pydict() == rest
+    assert select_first_copies(places, frozenset({"b" * width})).to_pydict() == rest
     several = pa.table({"episode_id": [f"{i:064x}" for i in range(9)], "batch": ["1"] * 9})
-    assert once(several, frozenset()) is several
+    assert select_first_copies(several, frozenset()) is several
 
 
 def test_a_damaged_part_is_named(tmp_path):
     with Workspace.create(tmp_path / "cell") as ws:
         ws.add(write_all(tmp_path / "planted"))
-        [part] = ws.parts.listed("episodes")
+        [part] = ws.parts.list_parts("episodes")
         path = ws.parts.path("episodes", part.part)
         path.write_bytes(path.read_bytes()[:-20])
         with pytest.raises(DatasetError, match=rf"{part.part} is damaged or missing.*`twinloop fsck`"):
             ws.query("SELECT * FROM episodes")
-        [drawn] = ws.parts.listed("params")
+        [drawn] = ws.parts.list_parts("params")
         ws.parts.path("params", drawn.part).unlink()
         with pytest.raises(DatasetError, match=r"`twinloop fsck`"):
             ws.query("SELECT * FROM params")
 
 
 def test_parts_say_of_themselves_what_they_are(cell):
-    part = cell.parts.listed("params")[0]
+    part = cell.parts.list_parts("params")[0]
     about = json.loads(pq.read_schema(cell.parts.path("params", part.part)).metadata[b"twinloop"])
     assert (about["table"], about["batch"], about["revision"], about["commit"]["parts"]) == ("params", "planted", 1, 2)
     assert about["batch_record"]["path"] == "data/planted"
@@ -256,7 +256,7 @@ def test_the_pages_hold_the_declared_columns_and_questions():
     pages = ["docs/guides/catalog.md", "docs/reference/catalog.md"]
     texts = [(root / page).read_text() for page in pages]
     command = f"python -m twinloop.catalog.reference {' '.join(pages)}"
-    assert texts == [filled(text) for text in texts], f"The pages on the catalog are out of date. Run: {command}"
+    assert texts == [update_page(text) for text in texts], f"The pages on the catalog are out of date. Run: {command}"
     assert "<!-- questions -->" in texts[0]
     assert all(f"### {name}" in texts[1] for name in (*TABLES, *STATE_TABLES))
 

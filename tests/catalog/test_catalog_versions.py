@@ -20,7 +20,7 @@ FILLED = "UPDATE tombstones SET mood = 'calm'"
 def workspace(tmp_path):
     with Workspace.create(tmp_path / "cell") as ws:
         ws.append("scores", score("e", 0.5), run_id="01")
-        ws.bury(["e"], "why", "who")
+        ws.exclude_episodes(["e"], "why", "who")
     return tmp_path / "cell"
 
 

@@ -137,13 +137,13 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_appended(ws):
 def test_buried_episodes_are_out_of_sight_and_come_back(ws, batch):
     ws.add(batch)
     name = content_hash(planted(3))
-    assert ws.bury([name, name], "arm was bumped", "ada") == 1
+    assert ws.exclude_episodes([name, name], "arm was bumped", "ada") == 1
     assert name not in ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()
     assert ws.query("SELECT count(*) AS n FROM places")["n"][0].as_py() == 9
     assert ws.query("SELECT reason, said_by FROM tombstones").to_pylist() == [
         {"reason": "arm was bumped", "said_by": "ada"}
     ]
-    assert ws.unbury([name]) == 1
+    assert ws.include_episodes([name]) == 1
     assert name in ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()
 
 

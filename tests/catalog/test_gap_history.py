@@ -9,12 +9,12 @@ from rich.console import Console
 from support.pages import fetched
 from twinloop.cli.gap import GAP
 from twinloop.cli.main import main
-from twinloop.cli.parser import with_default
+from twinloop.cli.parser import insert_default_command
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.headline import HeadlineMetric, headlines
-from twinloop.workflows.gap.history import past_runs, run_gap_history
+from twinloop.core.headline import HeadlineMetric, read_headlines
+from twinloop.workflows.gap.history import find_past_runs, run_gap_history
 from twinloop.workflows.gap.requests import GapHistoryRequest
-from twinloop.workflows.run.results import MeasuredRun, judge, parse_conditions
+from twinloop.workflows.run.results import MeasuredRun, check_conditions, parse_conditions
 
 SKILL = HeadlineMetric(
     name="skill", estimate=0.6, low=0.4, high=0.7, better="higher", meaning="1 − error / best baseline"
@@ -38,7 +38,7 @@ def store(
 
 
 def verdict(*texts):
-    return judge(parse_conditions(texts), {figure.name: figure for figure in (SKILL, RMSE)})
+    return check_conditions(parse_conditions(texts), {figure.name: figure for figure in (SKILL, RMSE)})
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_figures_survive_the_file_and_what_is_not_known_is_null(tmp_path, consol
     stored = json.loads((tmp_path / "run" / "result.json").read_text())
     assert code == 0
     assert stored["headline"][1]["low"] is None
-    assert headlines(stored)["skill"] == SKILL
-    assert math.isnan(headlines(stored)["rmse/elbow"].high)
+    assert read_headlines(stored)["skill"] == SKILL
+    assert math.isnan(read_headlines(stored)["rmse/elbow"].high)
     assert figures["kind"] == "dynamics"
 
 
@@ -92,7 +92,7 @@ def test_a_wrong_name_in_a_condition_loses_nothing(tmp_path, console):
     run = MeasuredRun.begin("gap", "dynamics", tmp_path / "run", ["skill/wrist < 1"], console)
     with pytest.raises(UnknownNameError, match="--fail-if 'skill/wrist < 1'"):
         run.end({}, [SKILL])
-    assert headlines(json.loads((tmp_path / "run" / "result.json").read_text()))["skill"] == SKILL
+    assert read_headlines(json.loads((tmp_path / "run" / "result.json").read_text()))["skill"] == SKILL
 
 
 def test_a_wrong_condition_is_refused_before_the_folder_is_claimed(tmp_path, console):
@@ -164,15 +164,15 @@ def test_patterns_choose_figures_and_other_data_is_said(tmp_path, console):
 
 def test_places_without_runs_are_refused(tmp_path, console):
     with pytest.raises(InputError, match="is no folder"):
-        past_runs([tmp_path / "none"], "dynamics")
+        find_past_runs([tmp_path / "none"], "dynamics")
     with pytest.raises(InputError, match="Make one with `twinloop gap`"):
-        past_runs([tmp_path], "dynamics")
+        find_past_runs([tmp_path], "dynamics")
     store(tmp_path / "a", console)
     with pytest.raises(InputError, match="There are runs of: dynamics; say --kind"):
-        past_runs([tmp_path], "vision")
+        find_past_runs([tmp_path], "vision")
     (tmp_path / "a" / "result.json").write_text("{")
     with pytest.raises(InputError, match="is not valid JSON .*make the run again"):
-        past_runs([tmp_path], "dynamics")
+        find_past_runs([tmp_path], "dynamics")
 
 
 def test_the_page_of_the_history_needs_no_network(tmp_path, console):
@@ -189,7 +189,7 @@ def test_the_page_of_the_history_needs_no_network(tmp_path, console):
 
 
 def test_gap_without_a_word_is_dynamics(tmp_path):
-    assert with_default(["gap", "--twin", "x"], [GAP]) == ["gap", "dynamics", "--twin", "x"]
-    assert with_default(["gap", "--help"], [GAP]) == ["gap", "--help"]
-    assert with_default(["gap", "history", "runs"], [GAP]) == ["gap", "history", "runs"]
+    assert insert_default_command(["gap", "--twin", "x"], [GAP]) == ["gap", "dynamics", "--twin", "x"]
+    assert insert_default_command(["gap", "--help"], [GAP]) == ["gap", "--help"]
+    assert insert_default_command(["gap", "history", "runs"], [GAP]) == ["gap", "history", "runs"]
     assert main(["gap", "history", str(tmp_path)]) == 2

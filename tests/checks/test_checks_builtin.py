@@ -37,7 +37,7 @@ def test_built_in_twin_passes(name):
 @pytest.mark.parametrize("name", SKIPPED)
 def test_built_in_twin_stays_finite_for_two_seconds(name):
     check = check_stability(load_twin(name), seconds=2.0)
-    assert check.status == "pass", check.line()
+    assert check.status == "pass", check.summary_line()
 
 
 @pytest.mark.slow
@@ -53,4 +53,4 @@ def test_built_in_twin_stays_finite_for_a_minute(name):
 @pytest.mark.parametrize("name", ["so101_tabletop", "panda_tabletop"])
 def test_other_corners_stay_finite(name, seed):
     check = check_stability(load_twin(name), seconds=20.0, nworld=16, seed=seed)
-    assert check.status == "pass", check.line()
+    assert check.status == "pass", check.summary_line()

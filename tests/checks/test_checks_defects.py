@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.checks import integration as convergence
-from twinloop.checks.corners import corner_table, drawn
+from twinloop.checks.corners import corner_table, find_drawn_params
 from twinloop.checks.delay import check_delay, delays_to_try
 from twinloop.checks.grasp import check_compiles, check_grasp, check_penetration
 from twinloop.checks.integration import check_convergence, check_energy_drift, check_energy_gain
@@ -68,14 +68,14 @@ def test_cube_sunk_into_the_table_is_a_penetration(spoiled):
 )
 def test_slippery_object_or_weak_gripper_does_not_hold(spoiled, spec):
     check = check_grasp(spoiled("so101_tabletop", spec=spec))
-    assert check.status == "fail", check.line()
+    assert check.status == "fail", check.summary_line()
     assert check.figure > 2.0
     assert check.figures["nominal_mm"] < 1.0
 
 
 def test_soft_friction_creeps_and_fails(spoiled):
     check = check_grasp(spoiled("so101_tabletop", model=[('impratio="200"', 'impratio="10"')]))
-    assert check.status == "fail", check.line()
+    assert check.status == "fail", check.summary_line()
 
 
 def test_object_welded_to_the_hand_fails_whatever_it_holds(spoiled):
@@ -166,10 +166,10 @@ def test_the_one_range_that_breaks_a_twin_is_named(spoiled):
 def test_corners_are_ends_of_every_range_and_differ_between_worlds():
     twin = load_twin("so101_tabletop")
     table = corner_table(twin, 8, seed=0)
-    for param in drawn(twin):
+    for param in find_drawn_params(twin):
         ends = param.absolute(param.default_range, param.op)
         assert np.isin(table[param.name], ends).all(), param.name
-    values = np.stack([table[param.name] for param in drawn(twin)], axis=1)
+    values = np.stack([table[param.name] for param in find_drawn_params(twin)], axis=1)
     assert len(np.unique(values, axis=0)) == 8
     assert (values[0] <= values[2:]).all()
     assert (values[1] >= values[2:]).all()
@@ -208,7 +208,7 @@ def test_an_undamped_model_of_the_users_own_is_not_accused_of_making_energy(tmp_
 def test_a_change_far_below_the_limit_is_not_judged_by_its_order(monkeypatch, change, status):
     """Paths that differ as much at the half step as at the whole: order 0."""
     paths = {refine: np.full((5, 1), change * number) for number, refine in enumerate((1, 2, 4))}
-    monkeypatch.setattr(convergence, "_path", lambda _, refine: paths[refine])
+    monkeypatch.setattr(convergence, "_simulate_path", lambda _, refine: paths[refine])
     check = check_convergence(load_twin("double_pendulum"))
     assert check.figures["order"] == pytest.approx(0.0)
     assert check.status == status

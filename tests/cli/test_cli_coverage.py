@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from twinloop.cli.main import main
-from twinloop.workflows.coverage.coverage import hole_line
+from twinloop.workflows.coverage.coverage import format_hole
 
 FILE = {
     "scene": {"robot": "so101", "task": "pick_and_place"},
@@ -92,4 +92,4 @@ def test_a_dataset_in_which_nothing_varied_has_nothing_to_cover(tmp_path, capsys
 @pytest.mark.parametrize(("by_chance", "said"), [(436.8, "leave 440 such"), (0.0312, "leave 0.031 such")])
 def test_a_hole_is_told_in_plain_numbers(by_chance, said):
     hole = {"names": ["a", "b"], "low": [0, 1], "high": [2, 3], "probability": 0.9, "by_chance": by_chance}
-    assert said in hole_line(hole)
+    assert said in format_hole(hole)

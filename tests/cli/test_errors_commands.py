@@ -85,10 +85,14 @@ def test_a_flag_that_takes_several_values_may_be_given_again(monkeypatch):
     assert (trained.data, trained.seed, str(trained.output)) == (("a", "b", "c"), 2, "x")
     assert (evaluated.fail_under, evaluated.level) == (("nominal=0.9", "worst=0.3"), 0.9)
     words = ["scenario", "counterfactual", "n", "--what", "a", "--what", "b"]
-    assert TWINLOOP.joined(words) == words  # these are given one by one, and the parser keeps them
-    assert TWINLOOP.joined(["scenario", "loop", "n", "--data", "a", "--data", "b"])[3:] == ["--data", "a", "b"]
+    assert TWINLOOP.join_repeated_flags(words) == words  # these are given one by one, and the parser keeps them
+    assert TWINLOOP.join_repeated_flags(["scenario", "loop", "n", "--data", "a", "--data", "b"])[3:] == [
+        "--data",
+        "a",
+        "b",
+    ]
     unknown = ["nothing", "--data", "a", "--data", "b"]
-    assert TWINLOOP.joined(unknown) == unknown
+    assert TWINLOOP.join_repeated_flags(unknown) == unknown
 
 
 def test_what_the_parser_says_comes_without_its_frame(capsys):

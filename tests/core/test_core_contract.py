@@ -24,7 +24,7 @@ MINE = Contract(
 
 
 def test_the_same_place_fits_and_json_gives_the_same_back():
-    assert MINE.differences(MINE) == []
+    assert MINE.find_differences(MINE) == []
     assert Contract.from_json(MINE.to_json()) == MINE
 
 
@@ -32,7 +32,7 @@ def test_a_place_that_gives_more_fits():
     more = dataclasses.replace(
         MINE, environment=("tool.x", "tool.y", "cube.x"), cameras={**MINE.cameras, "wrist": (96, 96)}, task=""
     )
-    assert MINE.differences(more) == []
+    assert MINE.find_differences(more) == []
 
 
 OTHER = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.3]], [DEGREES, DEGREES], source="test")
@@ -60,14 +60,16 @@ RADIANS = unit_map_from_ranges(JOINTS, [[-1.0, 1.0], [-2.0, 0.0]], ["rad", "rad"
     ],
 )
 def test_every_difference_is_a_sentence(change, said):
-    assert said in MINE.differences(dataclasses.replace(MINE, **change))
+    assert said in MINE.find_differences(dataclasses.replace(MINE, **change))
 
 
 def test_another_calibration_is_told_by_what_a_value_means():
-    (found,) = MINE.differences(dataclasses.replace(MINE, action=OTHER))
+    (found,) = MINE.find_differences(dataclasses.replace(MINE, action=OTHER))
     assert found.startswith("action of lift: a value v means -1 + 0.01745 v rad or m to the policy, -0.85 + 0.01745 v")
     nearly = dataclasses.replace(OTHER.joints[1], offset=-1.0 + 1e-5, scale=math.pi / 180)
     assert (
-        MINE.differences(dataclasses.replace(MINE, action=dataclasses.replace(OTHER, joints=(UNITS.joints[0], nearly))))
+        MINE.find_differences(
+            dataclasses.replace(MINE, action=dataclasses.replace(OTHER, joints=(UNITS.joints[0], nearly)))
+        )
         == []
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from twinloop.core.errors import TwinloopError, UnknownNameError
-from twinloop.core.pool import LostItem, lasting_map
+from twinloop.core.pool import LostItem, map_crash_tolerant
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def refuse(number, report):
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_death_is_worked_off_by_a_new_process(tmp_path, workers):
     said = []
-    results = list(lasting_map(Dies(tmp_path, 2, 1), range(5), workers=workers, progress=said.append))
+    results = list(map_crash_tolerant(Dies(tmp_path, 2, 1), range(5), workers=workers, progress=said.append))
     assert [item for item, _ in results] == list(range(5))
     assert [outcome[0] for _, outcome in results] == [0, 10, 20, 30, 40]
     (dead,) = (int(file.name) for file in tmp_path.iterdir())
@@ -69,7 +69,7 @@ def test_a_death_is_worked_off_by_a_new_process(tmp_path, workers):
     [(signal.SIGSEGV, "was ended by signal 11 (SIGSEGV)"), (signal.SIGKILL, "signal 9 (SIGKILL; the system does this")],
 )
 def test_what_ends_two_processes_is_given_up_and_the_rest_is_done(tmp_path, number, text):
-    results = dict(lasting_map(Dies(tmp_path, 1, 9, signal=number), range(4), workers=2))
+    results = dict(map_crash_tolerant(Dies(tmp_path, 1, 9, signal=number), range(4), workers=2))
     lost = results.pop(1)
     assert isinstance(lost, LostItem)
     assert text in lost.how
@@ -79,21 +79,21 @@ def test_what_ends_two_processes_is_given_up_and_the_rest_is_done(tmp_path, numb
 
 
 def test_the_slow_first_keeps_its_place_and_holds_nobody_up(tmp_path):
-    results = list(lasting_map(Waits(tmp_path), range(6), workers=2))
+    results = list(map_crash_tolerant(Waits(tmp_path), range(6), workers=2))
     assert [item for item, _ in results] == list(range(6))
     first, *others = (process for _, process in results)
     assert set(others) == {others[0]} != {first}
 
 
 def test_an_error_is_raised_at_its_turn_with_its_kind():
-    results = lasting_map(refuse, range(4), workers=2)
+    results = map_crash_tolerant(refuse, range(4), workers=2)
     assert [next(results), next(results)] == [(0, 0), (1, 1)]
     with pytest.raises(UnknownNameError, match="Nearest existing: front"):
         next(results)
 
 
 def test_without_workers_it_happens_here(tmp_path):
-    assert [process for _, process in lasting_map(Waits(tmp_path), [1, 2], workers=0)] == [os.getpid()] * 2
+    assert [process for _, process in map_crash_tolerant(Waits(tmp_path), [1, 2], workers=0)] == [os.getpid()] * 2
 
 
 def unpicklable(number, report):
@@ -102,4 +102,4 @@ def unpicklable(number, report):
 
 def test_a_result_that_cannot_cross_says_so():
     with pytest.raises(TwinloopError, match="cannot be sent back"):
-        list(lasting_map(unpicklable, [1], workers=1))
+        list(map_crash_tolerant(unpicklable, [1], workers=1))

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twinloop.core.plain import JsonRecord, plain
+from twinloop.core.plain import JsonRecord, to_plain_value
 
 
 class Colour(enum.Enum):
@@ -63,18 +63,18 @@ def test_a_record_is_written_by_its_fields():
     assert form["inner"] == [{"place": "a/b", "values": [0, 1]}]
     assert form["count"] == 4
     assert Other(1.5).to_json() == {"value": 1.5, "two_times": 3.0}
-    assert plain({"x": (Other(0.0),)}) == {"x": [{"value": 0.0, "two_times": 0.0}]}
+    assert to_plain_value({"x": (Other(0.0),)}) == {"x": [{"value": 0.0, "two_times": 0.0}]}
 
 
 def test_values_that_json_has_not():
-    assert plain({1: np.float64(2.0), "when": datetime(2026, 1, 2, tzinfo=UTC)}) == {
+    assert to_plain_value({1: np.float64(2.0), "when": datetime(2026, 1, 2, tzinfo=UTC)}) == {
         "1": 2.0,
         "when": "2026-01-02T00:00:00Z",
     }
-    assert plain(Colour.RED) == "red"
-    assert type(plain(np.int64(3))) is int
+    assert to_plain_value(Colour.RED) == "red"
+    assert type(to_plain_value(np.int64(3))) is int
     with pytest.raises(TypeError, match="object has no JSON form"):
-        plain(object())
+        to_plain_value(object())
 
 
 JSON = st.recursive(
@@ -85,5 +85,5 @@ JSON = st.recursive(
 
 @given(JSON)
 def test_what_is_plain_stays_as_it_is(value):
-    assert plain(value) == value
-    assert json.loads(json.dumps(plain(value))) == value
+    assert to_plain_value(value) == value
+    assert json.loads(json.dumps(to_plain_value(value))) == value

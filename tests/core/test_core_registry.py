@@ -15,11 +15,11 @@ from twinloop.core.registry import Registry
 from twinloop.curate.registry import CHECKS as CHECKS_OF_EPISODES
 from twinloop.curate.registry import open_checks
 from twinloop.dataset.export.formats import EXPORTERS, exporter
-from twinloop.dataset.logs.formats import IMPORTERS, importers
+from twinloop.dataset.logs.formats import IMPORTERS, list_importers
 from twinloop.dataset.logs.sets.public_sets import SETS
 from twinloop.encoders.clips import CLIP_ENCODERS, open_clip_encoder
-from twinloop.encoders.pictures import ENCODERS, open_encoder
-from twinloop.generate.config import resolve
+from twinloop.encoders.images import ENCODERS, open_encoder
+from twinloop.generate.config import resolve_config
 from twinloop.hardware.registry import ROBOTS, open_robot
 from twinloop.label.rules import RULES, open_rule
 from twinloop.render import RENDERERS, open_renderer, probe_all
@@ -154,12 +154,12 @@ def test_an_installed_package_offers_every_kind(installed: Path) -> None:
     assert "flat" in {found.name for found in probe_all()}
     assert open_encoder("thumbs").dimension == open_encoder("classical").dimension
     assert open_clip_encoder("clips").hash == "0"
-    assert importers()[0].name == "tape"
+    assert list_importers()[0].name == "tape"
     assert exporter("paper").name == "paper"
     assert run_checks(twin, only=["is named"]).checks[0].detail == "lab"
     assert [check.name for check in open_checks(["demonstration/calm"], lambda _: twin)] == ["demonstration/calm"]
     assert open_rule("success/lucky").name == "success/lucky"
-    assert resolve({"scene": {"robot": "lab", "task": "slower"}}, where="x", folder=installed).twin == "lab"
+    assert resolve_config({"scene": {"robot": "lab", "task": "slower"}}, where="x", folder=installed).twin == "lab"
 
 
 def test_what_an_installed_package_cannot_do_is_said(installed: Path) -> None:

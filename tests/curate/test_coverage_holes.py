@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.curate.coverage import ClipRows, find_holes, measure_coverage_of_reality, nearest_rows, own_distance
+from twinloop.curate.coverage import (
+    ClipRows,
+    compute_own_distances,
+    find_holes,
+    find_nearest_rows,
+    measure_real_coverage,
+)
 from twinloop.curate.projection import fit_whitening, project
 
 
@@ -27,7 +33,7 @@ def without(points: np.ndarray, low: float, high: float) -> np.ndarray:
 
 def test_a_planted_hole_is_one_hole_and_ranked_first():
     real, sim = side(square(300, 0)), side(without(square(500, 1), 0.55, 0.95))
-    measured = measure_coverage_of_reality(real, sim, floor=False)
+    measured = measure_real_coverage(real, sim, floor=False)
     holes = find_holes(real, measured)
     inside = ((real.rows > 0.55) & (real.rows < 0.95)).all(axis=1)
     assert inside[holes[0].clips].mean() > 0.9
@@ -37,7 +43,7 @@ def test_a_planted_hole_is_one_hole_and_ranked_first():
 
 def test_sides_that_are_alike_leave_no_hole_of_note():
     real, sim = side(square(300, 2)), side(square(500, 3))
-    measured = measure_coverage_of_reality(real, sim, floor=False)
+    measured = measure_real_coverage(real, sim, floor=False)
     assert float(measured.figures.coverage.estimate) > 0.97
     assert all(hole.mass < 0.02 for hole in find_holes(real, measured))
 
@@ -48,7 +54,7 @@ def test_failures_lift_a_hole_above_a_heavier_one():
     upper = ((points > 0.62) & (points < 0.94)).all(axis=1)
     success = np.where(upper, 0.0, 1.0)
     real = side(points, per=1, success=success)
-    measured = measure_coverage_of_reality(real, side(sim, per=1), floor=False)
+    measured = measure_real_coverage(real, side(sim, per=1), floor=False)
     plain, weighed = find_holes(real, measured, failure_weight=0.0), find_holes(real, measured, failure_weight=1.0)
     assert plain[0].failure == 0.0
     assert weighed[0].failure > 0.8
@@ -70,18 +76,18 @@ def test_an_episode_weighs_the_same_however_many_clips_it_has():
 
 def test_distances_are_those_of_the_definition():
     real, sim = side(square(40, 6)), square(30, 7)
-    distance, which = nearest_rows(real.rows, sim)
+    distance, which = find_nearest_rows(real.rows, sim)
     every = np.linalg.norm(real.rows[:, None] - sim, axis=2)
     np.testing.assert_allclose(distance, every.min(axis=1), atol=1e-12)
     np.testing.assert_array_equal(which, every.argmin(axis=1))
     apart = np.linalg.norm(real.rows[:, None] - real.rows, axis=2)
     apart[real.episode[:, None] == real.episode] = np.inf
-    np.testing.assert_allclose(own_distance(real, 3), np.sort(apart, axis=1)[:, 2], atol=1e-12)
+    np.testing.assert_allclose(compute_own_distances(real, 3), np.sort(apart, axis=1)[:, 2], atol=1e-12)
 
 
 def test_too_few_clips_are_refused():
     with pytest.raises(InputError, match="Every real clip needs 5 neighbours in other episodes, which have 2"):
-        own_distance(side(square(4, 0)), 5)
+        compute_own_distances(side(square(4, 0)), 5)
 
 
 def test_whitened_rows_have_unit_variance_and_no_correlation():

@@ -10,7 +10,7 @@ import pytest
 
 from twinloop.catalog import Workspace
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.curate.neighbours import ClipIndex, clip_index, nearest, usual_encoder
+from twinloop.curate.neighbours import ClipIndex, choose_encoder, find_nearest_clips, open_clip_index
 
 
 def add(workspace: Workspace, names: list[str], rows: np.ndarray) -> None:
@@ -36,7 +36,7 @@ def test_the_search_is_the_plain_loop():
     for row in (0, 7, 299):
         distance = np.linalg.norm(rows.astype(np.float64) - rows[row], axis=1)
         distance[row // 3 * 3 : row // 3 * 3 + 3] = np.inf
-        found = index.nearest(index.find(names[row], int(first[row]) + 5), 4)
+        found = index.find_nearest(index.find_row(names[row], int(first[row]) + 5), 4)
         order = np.argsort(distance)[:4]
         assert [(item.episode_id, item.first_frame) for item in found] == [(names[i], first[i]) for i in order]
         np.testing.assert_allclose([item.distance for item in found], distance[order], rtol=1e-6)
@@ -45,17 +45,17 @@ def test_the_search_is_the_plain_loop():
 def test_a_workspace_answers_from_its_file_and_knows_what_was_added(tmp_path):
     workspace = Workspace.create(tmp_path / "cell")
     with pytest.raises(InputError, match="has no embeddings. Make embeddings with twinloop coverage --workspace"):
-        usual_encoder(workspace)
+        choose_encoder(workspace)
     rows = np.random.default_rng(1).normal(size=(20, 5))
     add(workspace, [f"{i:02d}" for i in range(20)], rows)
-    first = nearest(workspace, "03", 180, 2)
+    first = find_nearest_clips(workspace, "03", 180, 2)
     assert len(list((tmp_path / "cell" / "catalog" / "cache").glob("neighbours-*"))) == 1
-    assert isinstance(clip_index(workspace, "e").rows, np.memmap)
+    assert isinstance(open_clip_index(workspace, "e").rows, np.memmap)
     add(workspace, ["zz"], rows[3:4] + 1e-4)
-    assert nearest(workspace, "03", 180, 1)[0].episode_id == "zz"
+    assert find_nearest_clips(workspace, "03", 180, 1)[0].episode_id == "zz"
     assert first[0].episode_id != "zz"
     assert len(list((tmp_path / "cell" / "catalog" / "cache").glob("neighbours-*"))) == 1
     with pytest.raises(UnknownNameError, match="nobody"):
-        nearest(workspace, "nobody")
+        find_nearest_clips(workspace, "nobody")
     with pytest.raises(InputError, match="has clips from frame 180 to 239, none at frame 7"):
-        nearest(workspace, "03", 7)
+        find_nearest_clips(workspace, "03", 7)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.curate.cells import scan
+from twinloop.curate.cells import scan_boxes
 
 
 def points(count: int, seed: int, d: int = 4) -> np.ndarray:
@@ -15,7 +15,7 @@ def points(count: int, seed: int, d: int = 4) -> np.ndarray:
 def test_a_planted_box_is_found_where_it_is():
     controls = points(240, 0)
     controls = controls[~((controls[:, 1] > 0.6) & (controls[:, 3] < 0.4))]
-    box, *_ = scan(points(120, 1), controls, pair_axes=[0, 1, 2, 3], draws=99)
+    box, *_ = scan_boxes(points(120, 1), controls, pair_axes=[0, 1, 2, 3], draws=99)
     assert box.axes == (1, 3)
     assert abs(box.low[0] - 6) <= 1
     assert box.high[0] >= 9
@@ -28,17 +28,17 @@ def test_a_planted_box_is_found_where_it_is():
 def test_a_band_of_one_parameter_is_found_beyond_the_range_too():
     controls, cases = points(200, 2), points(100, 3)
     cases[:, 2] *= 1.5  # a third of reality lies above every simulated value
-    box, *_ = scan(cases, controls, draws=99)
+    box, *_ = scan_boxes(cases, controls, draws=99)
     assert box.axes == (2,)
     assert box.high == (10,)
     assert box.cases >= 30
-    assert box.holds(np.array([[0.5, 0.5, 1.4, 0.5]])).all()
+    assert box.contains_points(np.array([[0.5, 0.5, 1.4, 0.5]])).all()
 
 
 def test_two_bands_are_found_one_after_the_other():
     controls = points(400, 4)
     controls = controls[(controls[:, 0] > 0.2) & (controls[:, 1] < 0.8)]
-    found = scan(points(200, 5), controls, draws=99)
+    found = scan_boxes(points(200, 5), controls, draws=99)
     assert {box.axes for box in found[:2]} == {(0,), (1,)}
 
 
@@ -46,7 +46,7 @@ def test_two_bands_are_found_one_after_the_other():
 def test_where_nothing_is_planted_a_box_is_told_as_rarely_as_claimed():
     """5 % of 40: more than 6 would have a chance of 0.3 %."""
     alarms = sum(
-        bool(scan(points(60, 100 + trial, 3), points(90, 300 + trial, 3), pair_axes=[0, 1], draws=19, seed=trial))
+        bool(scan_boxes(points(60, 100 + trial, 3), points(90, 300 + trial, 3), pair_axes=[0, 1], draws=19, seed=trial))
         for trial in range(40)
     )
     assert alarms <= 6

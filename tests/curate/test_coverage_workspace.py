@@ -16,8 +16,8 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.curate.recording import open_recordings
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.workflows.coverage.coverage import clip_named
-from twinloop.workflows.coverage.sides import SideEpisode, stand_in
+from twinloop.workflows.coverage.coverage import resolve_clip
+from twinloop.workflows.coverage.sides import SideEpisode, find_substitute_twin
 
 FEW = 24
 
@@ -61,7 +61,7 @@ def _likes(cell, capsys) -> None:
         names = workspace.query("SELECT episode_id FROM places WHERE batch = 'real' ORDER BY episode_index")
         third = names["episode_id"].to_pylist()[3]
         for word, frame in (("real:3", 0), ("real:3:59", 59), (third[:10], 0), (f"{third[:10]}:30", 30), (third, 0)):
-            assert clip_named(workspace, word) == (third, frame)
+            assert resolve_clip(workspace, word) == (third, frame)
         for word, error, message in (
             ("real:99", InputError, "Batch real has no episode 99; it has 24"),
             (
@@ -73,7 +73,7 @@ def _likes(cell, capsys) -> None:
             ("abc", InputError, "'abc' is too short for an episode"),
         ):
             with pytest.raises(error, match=re.escape(message)):
-                clip_named(workspace, word)
+                resolve_clip(workspace, word)
     code, answer, said = run(capsys, "coverage", "--like", "real:3:59", "--most", "2")
     assert code == 0
     assert (answer["episode_id"], answer["frame"], answer["clips"]) == (third, 59, 2 * FEW)
@@ -96,11 +96,11 @@ def test_a_twin_of_another_robot_does_not_stand_in(cell):
         episode = open_recordings(cell / "data" / "real", [0])[0].episode
         member = SideEpisode(episode_id="a", title="a", folder=None, success=None, params={}, load=lambda: episode)
         workspace.config["twin"] = "xl330_pendulum"
-        twin, (said,) = stand_in(None, workspace, [member])
+        twin, (said,) = find_substitute_twin(None, workspace, [member])
         assert twin is None
         assert "xl330_pendulum, the workspace's twin, cannot replace it: it has no joint elbow_flex, gripper" in said
-        assert stand_in(None, None, [member]) == (None, [])
-        named, _ = stand_in("so101_tabletop", workspace, [member])
+        assert find_substitute_twin(None, None, [member]) == (None, [])
+        named, _ = find_substitute_twin("so101_tabletop", workspace, [member])
         assert named is not None
         assert named.name == "so101_tabletop"
 

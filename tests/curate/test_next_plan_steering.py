@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.curate.coverage import ClipRows
-from twinloop.curate.plan import steer
+from twinloop.curate.plan import find_hole_response
 
 COUNT = 150
 REACH = np.tile([-1.0, 2.0], (20, 1))
@@ -38,7 +38,9 @@ def test_the_parameters_that_lead_there_are_found_with_their_range(drawn):
     inside = drawn[(drawn[:, 3] < 0.7) | (drawn[:, 7] < 0.6)]
     wanted = np.random.default_rng(1).uniform(size=(12, 20))
     wanted[:, 3], wanted[:, 7] = 0.75 + 0.2 * wanted[:, 3], 0.65 + 0.3 * wanted[:, 7]
-    found = steer(inside, clips(world(inside, 2)), world(wanted, 3)[::2], reach=REACH, movable=np.ones(20, dtype=bool))
+    found = find_hole_response(
+        inside, clips(world(inside, 2)), world(wanted, 3)[::2], reach=REACH, movable=np.ones(20, dtype=bool)
+    )
     assert found.answer == "reaches"
     assert set(found.columns) == {3, 7}
     box = dict(zip(found.columns, zip(found.low, found.high, strict=True), strict=True))
@@ -54,7 +56,7 @@ def test_a_hole_beyond_what_was_drawn_is_reached_outside(drawn):
     wanted = np.random.default_rng(4).uniform(size=(8, 20))
     wanted[:, 5] = 1.4
     hole = world(wanted, 5)[1::2]
-    found = steer(drawn, clips(world(drawn, 6)), hole, reach=REACH, movable=np.ones(20, dtype=bool))
+    found = find_hole_response(drawn, clips(world(drawn, 6)), hole, reach=REACH, movable=np.ones(20, dtype=bool))
     assert found.columns == (5,)
     assert found.low[0] < 1.4 < found.high[0]
     assert found.low[0] > 1.1
@@ -62,7 +64,7 @@ def test_a_hole_beyond_what_was_drawn_is_reached_outside(drawn):
 
 def test_a_hole_that_no_parameter_moves_toward_is_said_to_be_so(drawn):
     hole = np.random.default_rng(7).normal(size=(8, 4)) * 0.1 + [0.5, 0.5, 0.0, 9.0]
-    found = steer(drawn, clips(world(drawn, 8)), hole, reach=REACH, movable=np.ones(20, dtype=bool))
+    found = find_hole_response(drawn, clips(world(drawn, 8)), hole, reach=REACH, movable=np.ones(20, dtype=bool))
     assert found.answer == "none"
     assert found.columns == ()
     assert "bring clips no nearer" in found.reason
@@ -70,16 +72,20 @@ def test_a_hole_that_no_parameter_moves_toward_is_said_to_be_so(drawn):
 
 def test_clips_that_tell_of_no_parameter_say_so(drawn):
     rows = np.random.default_rng(9).normal(size=(2 * COUNT, 4))
-    found = steer(drawn, clips(rows), rows[:6] + 3.0, reach=REACH, movable=np.ones(20, dtype=bool))
+    found = find_hole_response(drawn, clips(rows), rows[:6] + 3.0, reach=REACH, movable=np.ones(20, dtype=bool))
     assert found.answer == "none"
     assert "none of 20 drawn parameters can be predicted from a clip" in found.reason
 
 
 def test_what_may_not_be_moved_is_left_alone(drawn):
-    none = steer(drawn, clips(world(drawn, 8)), np.zeros((3, 4)), reach=REACH, movable=np.zeros(20, dtype=bool))
+    none = find_hole_response(
+        drawn, clips(world(drawn, 8)), np.zeros((3, 4)), reach=REACH, movable=np.zeros(20, dtype=bool)
+    )
     assert none.answer == "none"
     assert "no parameter that may be changed was drawn" in none.reason
-    few = steer(drawn[:10], clips(world(drawn[:10], 8)), np.zeros((3, 4)), reach=REACH, movable=np.ones(20, dtype=bool))
+    few = find_hole_response(
+        drawn[:10], clips(world(drawn[:10], 8)), np.zeros((3, 4)), reach=REACH, movable=np.ones(20, dtype=bool)
+    )
     assert "10 simulated episodes are too few" in few.reason
 
 
@@ -92,6 +98,6 @@ def test_an_innocent_parameter_is_told_as_rarely_as_the_page_says(episodes, most
     for _ in range(trials):
         rows = chance.normal(size=(2 * episodes, 14))
         params, movable = chance.uniform(size=(episodes, 149)), np.ones(149, dtype=bool)
-        found = steer(params, clips(rows), rows[:6], reach=np.tile([-1.0, 2.0], (149, 1)), movable=movable)
+        found = find_hole_response(params, clips(rows), rows[:6], reach=np.tile([-1.0, 2.0], (149, 1)), movable=movable)
         told += "can be predicted from a clip" not in found.reason
     assert told <= trials * most + 3 * np.sqrt(trials * most)

@@ -19,13 +19,13 @@ from twinloop.catalog import Workspace
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, LogError, UnknownNameError
 from twinloop.core.pool import LocalProcesses
-from twinloop.curate.check import CheckScore, EpisodeCheck, _hashes, source_hashes, worst
-from twinloop.curate.judging import LEAST, usual_limit
+from twinloop.curate.check import CheckScore, EpisodeCheck, _hash_files, hash_sources, select_worst_scores
+from twinloop.curate.judging import LEAST, estimate_usual_limit
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.registry import CHECKS, open_checks
 from twinloop.curate.run import score_all, scores_table
 from twinloop.workflows.curate.curate import run_curate, show_scores
-from twinloop.workflows.curate.report import short
+from twinloop.workflows.curate.report import shorten_reason
 from twinloop.workflows.curate.requests import CurateRequest
 from twinloop.workflows.curate.scores import CatalogTwins
 
@@ -81,7 +81,7 @@ def test_an_episode_that_is_not_there_is_refused(dataset):
 def test_what_cannot_be_checked_is_unknown_with_the_reason(dataset):
     recordings = open_recordings(dataset)
     checks = open_checks(["physics/torque", "recording/blur", "physics/float"], NO_TWIN)
-    told = {check.name: worst(check.score(recordings)) for check in checks}
+    told = {check.name: select_worst_scores(check.score(recordings)) for check in checks}
     assert {score.verdict for scores in told.values() for score in scores.values()} == {"unknown"}
     first = recordings[0].episode_id
     assert told["physics/torque"][first].reason == "episode 0 of good names no twin. Give one with --twin."
@@ -104,7 +104,9 @@ def test_values_that_are_no_numbers_are_refused_as_an_episode_and_found_as_a_rec
 def test_a_fifth_of_bad_episodes_does_not_move_the_limit_much():
     rng = np.random.default_rng(0)
     good = np.exp(rng.normal(scale=0.2, size=60))
-    alone, with_bad = (usual_limit(x, floor=0.0) for x in (good, np.concatenate([good[:48], np.full(12, 100.0)])))
+    alone, with_bad = (
+        estimate_usual_limit(x, floor=0.0) for x in (good, np.concatenate([good[:48], np.full(12, 100.0)]))
+    )
     assert 2.0 < alone.value < 6.0
     assert with_bad.value < 3 * alone.value
     assert with_bad.verdict(100.0) == "bad"
@@ -112,8 +114,8 @@ def test_a_fifth_of_bad_episodes_does_not_move_the_limit_much():
 
 
 def test_few_episodes_have_no_usual():
-    assert usual_limit(np.ones(LEAST - 1), floor=1.0) is None
-    assert usual_limit(np.ones(LEAST), floor=2.0).value == 2.0
+    assert estimate_usual_limit(np.ones(LEAST - 1), floor=1.0) is None
+    assert estimate_usual_limit(np.ones(LEAST), floor=2.0).value == 2.0
 
 
 def test_every_check_is_in_the_registry_under_its_own_name_and_says_what_it_looks_for():
@@ -161,7 +163,7 @@ def test_a_task_that_is_done_and_undone_again_has_failed(foreign, monkeypatch):
 )
 def test_a_hash_covers_the_files_that_figures_come_from(name, file):
     (check,) = open_checks([name], NO_TWIN)
-    sources = source_hashes(type(check))
+    sources = hash_sources(type(check))
     assert file in sources
     assert "curate/registry.py" not in sources
 
@@ -169,10 +171,10 @@ def test_a_hash_covers_the_files_that_figures_come_from(name, file):
 def test_other_code_beside_a_check_is_another_hash(tmp_path):
     (tmp_path / "helper.py").write_text("def figure(): return 1\n")
     (tmp_path / "check.py").write_text("from helper import figure\n")
-    before = _hashes(tmp_path)
+    before = _hash_files(tmp_path)
     (tmp_path / "helper.py").write_text("def figure(): return 2\n")
-    _hashes.cache_clear()
-    assert _hashes(tmp_path) != before
+    _hash_files.cache_clear()
+    assert _hash_files(tmp_path) != before
 
 
 OWN = """
@@ -205,8 +207,8 @@ def test_a_check_of_ones_own_comes_in_by_its_file(tmp_path, dataset):
 def test_the_worst_of_an_episode_is_what_counts():
     rows = [CheckScore(episode_id="a", check="x/y", verdict=v, value=f, limit=1.0) for v, f in
             (("unknown", None), ("good", 0.2), ("suspect", 2.0), ("suspect", 3.0))]  # fmt: skip
-    assert worst(rows)["a"].value == 3.0
-    assert worst(rows[:2])["a"].verdict == "good"
+    assert select_worst_scores(rows)["a"].value == 3.0
+    assert select_worst_scores(rows[:2])["a"].verdict == "good"
 
 
 def test_scores_are_rows_of_the_catalog(dataset):
@@ -276,9 +278,9 @@ def test_a_workspace_keeps_scores_and_the_selection_leaves_out_what_is_bad(datas
 
 def test_a_reason_is_cut_after_a_whole_clause():
     clause = "It looks simulated: its jerk is 3 rad/s³, nine of ten real clips have 4 to 6"
-    assert short(clause) == clause
-    assert short(f"{clause}; {'and so on ' * 20}") == f"{clause} …"
-    assert 150 < len(short("word " * 100)) <= 160 + 2
+    assert shorten_reason(clause) == clause
+    assert shorten_reason(f"{clause}; {'and so on ' * 20}") == f"{clause} …"
+    assert 150 < len(shorten_reason("word " * 100)) <= 160 + 2
 
 
 def test_a_twin_that_is_named_must_be_the_robots(dataset, tmp_path):

@@ -15,10 +15,16 @@ from support.demonstrations import CLOSED, HZ, OPEN, changed, demonstration, fla
 from twinloop.core.errors import InputError
 from twinloop.curate.demonstration.consistency import ActionConsistency
 from twinloop.curate.demonstration.duplicates import NearDuplicates
-from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, GripperUse, grip_events
+from twinloop.curate.demonstration.gripper import FLUTTER, HOLD, GripperUse, find_grip_events
 from twinloop.curate.demonstration.movement import Movement
 from twinloop.curate.demonstration.outcome import OutcomeConsistency, predict_outcomes
-from twinloop.curate.demonstration.smoothness import DimensionlessJerk, Hesitation, PathEfficiency, Smoothness, pauses
+from twinloop.curate.demonstration.smoothness import (
+    DimensionlessJerk,
+    Hesitation,
+    PathEfficiency,
+    Smoothness,
+    find_pauses,
+)
 from twinloop.stats.novelty import fence
 from twinloop.stats.ridge import cross_validated_logistic, fit_logistic
 from twinloop.stats.series import log_dimensionless_jerk, spectral_arc_length
@@ -124,7 +130,7 @@ def paused(episode, at: int, frames: int):
 
 def test_pauses_are_found_where_they_are(good: list, tmp_path: Path) -> None:
     stopped = paused(good[3], 25, 60)
-    (only,) = pauses(Movement.of(stopped))
+    (only,) = find_pauses(Movement.of(stopped))
     assert abs(only[0] - 25) <= 3
     assert abs(only[1] - 85) <= 3
     found = recordings(tmp_path / "paused", [*good[:3], stopped, *good[4:]])
@@ -155,7 +161,7 @@ def test_gripper_flutter_empty_closing_and_idleness(good: list, tmp_path: Path) 
     assert flagged(GripperUse(), found, FLUTTER) == {0}
     assert flagged(GripperUse(), found, HOLD) == {1}
     assert flagged(GripperUse(), found) == {0, 1, 2}
-    events = grip_events(Movement.of(good[4]))
+    events = find_grip_events(Movement.of(good[4]))
     assert events is not None
     assert [change.closes for change in events.changes] == [True, False]
     assert events.gap == pytest.approx(0.2, abs=0.01)
@@ -251,7 +257,7 @@ def test_outcomes_are_predicted_and_wrong_labels_found(tmp_path: Path) -> None:
     assert prediction.auc is not None
     assert float(prediction.auc.low) > 0.7
     assert "gap" in prediction.coefficients()[0][0]
-    assert "is evidence for success" in prediction.words()[0]
+    assert "is evidence for success" in prediction.describe_features()[0]
     wrong = flagged(OutcomeConsistency(), found)
     assert {1, 3} <= wrong
     assert len(wrong) <= 4
@@ -335,9 +341,9 @@ def test_the_hand_is_where_the_twin_says(tmp_path: Path) -> None:
         episode, time=np.arange(20) / HZ, state=units.from_si(position), action=units.from_si(position), units=units
     )
     found = recordings(tmp_path / "arm", [arm])[0]
-    hand = ToolPositions(lambda recording: twin).positions(found)
+    hand = ToolPositions(lambda recording: twin).compute_positions(found)
     assert hand is not None
     radius = np.linalg.norm(hand[:, :2] - hand[:, :2].mean(axis=0), axis=1)
     assert np.ptp(hand[:, 2]) < 1e-6  # a turn about the vertical keeps the height
     assert radius.max() > 0.02
-    assert ToolPositions(None).positions(found) is None
+    assert ToolPositions(None).compute_positions(found) is None

@@ -11,12 +11,12 @@ import pytest
 
 from support.demonstrations import changed, flagged, many, recordings
 from twinloop.core.errors import InputError
-from twinloop.curate.learned.clips import _numbers
+from twinloop.curate.learned.clips import _compute_pair_features
 from twinloop.curate.learned.realism import OutOfSupport, SimulatedLookingEpisodes
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import cross_fit
 from twinloop.stats.interval import benjamini_hochberg
-from twinloop.stats.novelty import novelty, shrunk_covariance
+from twinloop.stats.novelty import score_novelty, shrunk_covariance
 
 
 def clustered(rng: np.random.Generator, count: int, *, shift: float = 0.0, d: int = 6) -> tuple[np.ndarray, np.ndarray]:
@@ -42,7 +42,7 @@ def test_good_episodes_are_called_new_no_more_often_than_promised(kind: str) -> 
     for seed in range(15):
         rng = np.random.default_rng(seed)
         (known, label), (given, other) = clustered(rng, 40), clustered(rng, 30)
-        found = novelty(known, given, reference_clusters=label, clusters=other, kind=kind, seed=seed)  # pyright: ignore[reportArgumentType]
+        found = score_novelty(known, given, reference_clusters=label, clusters=other, kind=kind, seed=seed)  # pyright: ignore[reportArgumentType]
         trials += len(found.p_values)
         for level in alarms:
             alarms[level] += int(np.sum(found.p_values <= level))
@@ -60,7 +60,7 @@ def test_a_planted_shift_is_found_by_episode(kind: str) -> None:
         known, label = clustered(rng, 100)
         (like, a), (unlike, b) = clustered(rng, 20), clustered(rng, 10, shift=4.0)
         given, clusters = np.concatenate([like, unlike]), np.concatenate([a, b + 20])
-        found = novelty(known, given, reference_clusters=label, clusters=clusters, kind=kind)  # pyright: ignore[reportArgumentType]
+        found = score_novelty(known, given, reference_clusters=label, clusters=clusters, kind=kind)  # pyright: ignore[reportArgumentType]
         called = benjamini_hochberg(found.p_values) <= 0.05
         false, alarms, missed = false + called[:20].sum(), alarms + called.sum(), missed + np.sum(~called[20:])
     assert missed == 0
@@ -70,13 +70,15 @@ def test_a_planted_shift_is_found_by_episode(kind: str) -> None:
 def test_the_nearest_rows_are_those_of_the_obvious_loop() -> None:
     rng = np.random.default_rng(0)
     (known, label), (given, clusters) = clustered(rng, 30), clustered(rng, 10, shift=1.0)
-    found = novelty(known, given, reference_clusters=label, clusters=clusters)
-    distance, place = found.space.neighbours(given[:1], 3)
-    obvious = np.linalg.norm((found.space.scaled(known) - found.space.scaled(given[:1])) @ found.space.whiten, axis=1)
+    found = score_novelty(known, given, reference_clusters=label, clusters=clusters)
+    distance, place = found.space.find_neighbours(given[:1], 3)
+    obvious = np.linalg.norm(
+        (found.space.scale_rows(known) - found.space.scale_rows(given[:1])) @ found.space.whiten, axis=1
+    )
     assert place[0].tolist() == np.argsort(obvious)[:3].tolist()
     assert distance[0] == pytest.approx(np.sort(obvious)[:3], rel=1e-4)
     with pytest.raises(InputError, match="9 reference episodes are too few"):
-        novelty(known[:36], given, reference_clusters=label[:36], clusters=clusters)
+        score_novelty(known[:36], given, reference_clusters=label[:36], clusters=clusters)
 
 
 @pytest.mark.slow
@@ -92,7 +94,7 @@ def test_ten_thousand_clips_are_judged_in_seconds() -> None:
     known, label = clustered(rng, 2500, d=60)
     given, clusters = clustered(rng, 2500, d=60)
     begin = time.process_time()
-    found = novelty(known, given, reference_clusters=label, clusters=clusters)
+    found = score_novelty(known, given, reference_clusters=label, clusters=clusters)
     assert time.process_time() - begin < 30.0
     assert found.scores.shape == (2500,)
 
@@ -177,7 +179,7 @@ def test_numbers_of_pictures_say_what_was_planted() -> None:
     rng = np.random.default_rng(0)
     flat = np.full((48, 64, 3), 100, dtype=np.uint8)
     noisy = [np.clip(flat + rng.normal(0, 5.0, size=flat.shape), 0, 255).round().astype(np.uint8) for _ in range(2)]
-    still, live = _numbers(flat, flat), _numbers(*noisy)
+    still, live = _compute_pair_features(flat, flat), _compute_pair_features(*noisy)
     names = ("brightness", "contrast", "saturation", "warmth", "grain", "flicker", "unchanged", "edges")
     clean, grainy = dict(zip(names, still, strict=True)), dict(zip(names, live, strict=True))
     assert clean["unchanged"] == 1.0
@@ -188,4 +190,4 @@ def test_numbers_of_pictures_say_what_was_planted() -> None:
     assert grainy["brightness"] == pytest.approx(100.0, abs=0.5)
     red = flat.copy()
     red[..., 0] = 160
-    assert dict(zip(names, _numbers(red, red), strict=True))["warmth"] == pytest.approx(60.0)
+    assert dict(zip(names, _compute_pair_features(red, red), strict=True))["warmth"] == pytest.approx(60.0)

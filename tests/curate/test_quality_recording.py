@@ -11,8 +11,8 @@ from benchmarks.error_rates.quality.planted.edited import Edited
 from benchmarks.error_rates.quality.planted.recording import RECORDING
 from benchmarks.error_rates.quality.study import Bench
 from support.quality import EPISODES, write_dataset
-from twinloop.curate.check import worst
-from twinloop.curate.motion import motion_of
+from twinloop.curate.check import select_worst_scores
+from twinloop.curate.motion import compute_motion
 from twinloop.curate.recording import open_recordings
 from twinloop.curate.recording_checks.cameras import FrozenCamera
 from twinloop.curate.recording_checks.channels import Truncated
@@ -45,7 +45,7 @@ def test_a_large_mistake_is_found_by_the_check_that_names_it_and_no_other_episod
 
 def test_three_frames_lost_in_even_motion_are_counted_where_they_are_missing(bench):
     good = bench.recordings[0]
-    fast = 10 + int(np.argmax(motion_of(good).speed[10:-20]))
+    fast = 10 + int(np.argmax(compute_motion(good).speed[10:-20]))
     rows = np.delete(np.arange(good.frames), np.arange(fast, fast + 3))
     (motion,) = [row for row in DroppedFrames().measure(Edited(good, rows=rows)) if row.channel == "motion"]
     assert abs(motion.value - 3) <= 1  # to a frame, as the motion is not quite even
@@ -71,7 +71,7 @@ def test_units_of_one_episode_are_told_by_the_factor_against_the_others(bench):
         return dataclasses.replace(raw, state=np.radians(raw.state), action=np.radians(raw.action))
 
     recordings = [Edited(bench.recordings[0], raw=change), *bench.recordings[1:]]
-    score = worst(UnitConsistency().score(recordings))[recordings[0].episode_id]
+    score = select_worst_scores(UnitConsistency().score(recordings))[recordings[0].episode_id]
     assert score.verdict == "bad"
     assert score.value == pytest.approx(180 / np.pi, rel=0.1)
     assert "times that of the other episodes: another unit" in score.reason
@@ -84,7 +84,7 @@ def test_left_and_right_are_told_by_name(bench):
         return raw
 
     recordings = [*bench.recordings[1:], Edited(bench.recordings[0], raw=change)]
-    score = worst(SwappedColumns().score(recordings))[recordings[-1].episode_id]
+    score = select_worst_scores(SwappedColumns().score(recordings))[recordings[-1].episode_id]
     assert score.verdict == "bad"
     assert score.channel.removeprefix("action/") == "left_pan/right_lift"
 
@@ -94,7 +94,7 @@ def test_a_failure_among_successes_is_suspect_and_a_label_can_say_otherwise(tmp_
     recordings = open_recordings(path)
     name = recordings[4].episode_id
     assert recordings[4].success is False
-    told = worst(Truncated().score(recordings))
+    told = select_worst_scores(Truncated().score(recordings))
     assert {key for key, score in told.items() if score.verdict != "good"} == {name}
     assert "8 of 9 episodes of its task reach it" in told[name].reason
     labelled = open_recordings(path, successes={name: True})

@@ -17,7 +17,7 @@ from twinloop.cli.main import main
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.export.formats import exporter
 from twinloop.dataset.folder_card import folder_card
-from twinloop.dataset.lerobot.metadata import card
+from twinloop.dataset.lerobot.metadata import format_card
 from twinloop.dataset.spec import DatasetSpec
 
 
@@ -28,7 +28,7 @@ def spec():
 
 
 def written(spec):
-    return card(spec, episodes=1, frames=2, tasks=["Swing."], logged=False)
+    return format_card(spec, episodes=1, frames=2, tasks=["Swing."], logged=False)
 
 
 def test_the_configuration_is_folded_and_whole(spec):

@@ -273,7 +273,7 @@ def test_a_truncated_or_escaping_arrow_folder_is_refused(tmp_path):
 
 def test_a_truncated_parquet_file_is_named_and_others_still_read(tmp_path):
     path = write_log_dataset(planted_log(), tmp_path / "set", block_size=1)
-    victim = path / layout.of_block(layout.DATA_PATH, 1)
+    victim = path / layout.block_path(layout.DATA_PATH, 1)
     victim.write_bytes(victim.read_bytes()[: victim.stat().st_size // 2])
     reader = DatasetReader(path)
     assert reader.frames_table(0).num_rows == 40
@@ -286,7 +286,7 @@ def test_a_truncated_parquet_file_is_named_and_others_still_read(tmp_path):
 
 def test_paths_in_metadata_cannot_leave_the_folder(tmp_path):
     path = write_log_dataset(planted_log(), tmp_path / "set")
-    shutil.copy(path / layout.of_block(layout.DATA_PATH, 0), tmp_path / "file-000.parquet")
+    shutil.copy(path / layout.block_path(layout.DATA_PATH, 0), tmp_path / "file-000.parquet")
     info = json.loads((path / layout.INFO).read_text())
     (path / layout.INFO).write_text(json.dumps({**info, "data_path": "../file-{file_index:03d}.parquet"}))
     with pytest.raises(DatasetError, match=r"names the path '../file-000.parquet', which leaves the dataset's folder"):
@@ -295,7 +295,7 @@ def test_paths_in_metadata_cannot_leave_the_folder(tmp_path):
     with pytest.raises(DatasetError, match=r"the path template 'data/\{nothing\}.parquet' cannot be filled"):
         DatasetReader(path).frames_table(0)
     (path / layout.INFO).write_text(json.dumps(info))
-    file = path / layout.of_block(layout.DATA_PATH, 0)
+    file = path / layout.block_path(layout.DATA_PATH, 0)
     file.unlink()
     file.symlink_to(tmp_path / "file-000.parquet")
     with pytest.raises(DatasetError, match="which leaves the dataset's folder"):
@@ -325,7 +325,7 @@ def test_what_is_no_log_is_refused(tmp_path):
         (layout.SPEC, None, r"twinloop/dataset.json lacks joints: it is damaged or was not written by twinloop"),
         (layout.UNIT_MAP, "{}", r"twinloop/unit_map.json is damaged or .* \(KeyError: 'joints'\)"),
         (layout.PROGRESS, "{}", r"twinloop/progress.json lacks schema, blocks, tasks, params, moments, cameras"),
-        (layout.of_block(layout.PROVENANCE_PATH, 0), "{}", r"Line 1 of .*jsonl is damaged or .*'episode_index'"),
+        (layout.block_path(layout.PROVENANCE_PATH, 0), "{}", r"Line 1 of .*jsonl is damaged or .*'episode_index'"),
     ],
 )
 def test_our_own_files_without_their_keys_are_named(tmp_path, file, text, message):
@@ -356,7 +356,7 @@ def append_as_lerobot(path: Path) -> None:
 
 
 def _grown(path: Path, template: str) -> Path:
-    return path / layout.of_block(template, 9)
+    return path / layout.block_path(template, 9)
 
 
 def test_an_episode_appended_by_another_program_has_frames_and_no_provenance(tmp_path):
@@ -365,7 +365,7 @@ def test_an_episode_appended_by_another_program_has_frames_and_no_provenance(tmp
     append_as_lerobot(tmp_path / "sim")
     reader = DatasetReader(tmp_path / "sim")
     assert reader.numbers.tolist() == [0, 3, -1]
-    assert [reader.appended(index) for index in range(3)] == [False, False, True]
+    assert [reader.is_appended(index) for index in range(3)] == [False, False, True]
     np.testing.assert_array_equal(reader.array(2, "action"), reader.array(0, "action"))
     for read in (reader.provenance, reader.states, reader.commands):
         with pytest.raises(DatasetError, match="episode 2 was appended by another program and has no provenance"):
@@ -439,7 +439,7 @@ def foreign_v3(folder: Path) -> Path:
     for file, table in enumerate(tables):
         owner = np.asarray(table["episode_index"]) + (2 if file else 0)
         table = table.set_column(3, "episode_index", pa.array(owner))
-        target = folder / layout.of_block(layout.DATA_PATH, file)
+        target = folder / layout.block_path(layout.DATA_PATH, file)
         target.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, target)
         for index in np.unique(owner):
@@ -447,7 +447,7 @@ def foreign_v3(folder: Path) -> Path:
             place = {"data/chunk_index": 0, "data/file_index": file, "dataset_from_index": start}
             rows.append({"episode_index": int(index), "length": length, "tasks": ["wave"], **place})
             start += length
-    episodes = folder / layout.of_block(layout.EPISODES_PATH, 0)
+    episodes = folder / layout.block_path(layout.EPISODES_PATH, 0)
     episodes.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(rows), episodes)
     names = ["left.pos", "right.pos"]
@@ -481,7 +481,7 @@ def test_a_v3_dataset_of_another_program(tmp_path):
 
 def test_an_episode_table_that_disagrees_with_the_data_is_refused(tmp_path):
     path = foreign_v3(tmp_path / "theirs")
-    table = layout.of_block(layout.EPISODES_PATH, 0)
+    table = layout.block_path(layout.EPISODES_PATH, 0)
     rows = pq.read_table(path / table).to_pylist()
     rows[1]["dataset_from_index"] = 29
     pq.write_table(pa.Table.from_pylist(rows), path / table)

@@ -27,11 +27,11 @@ def test_what_is_wrong_is_carried_and_refused_only_as_an_episode():
     backwards = raw([0.0, 0.2, 0.1], [0.0, 1.0, np.nan])
     assert np.isnan(backwards.state[2, 0])
     with pytest.raises(LogError, match="Episode 3 of bag: action of a is nan at frame 2"):
-        backwards.episode()
+        backwards.to_episode()
     empty = raw([], [])
     assert len(empty) == 0
     with pytest.raises(LogError, match="Episode 3 of bag is empty"):
-        empty.episode()
+        empty.to_episode()
 
 
 def test_features_that_are_not_read_are_noted():
@@ -58,7 +58,7 @@ def test_every_field_reaches_the_episode():
         "signals": {"joint_velocity": signal},
         "conditions": {"mass": 0.5},
     }
-    episode = raw([0.0, 0.1], [1.0, 2.0], **given_fields).episode()
+    episode = raw([0.0, 0.1], [1.0, 2.0], **given_fields).to_episode()
     assert {name: getattr(episode, name) for name in given_fields} == given_fields
     assert (episode.index, episode.origin, episode.units) == (3, "bag", UNITS)
 
@@ -75,9 +75,9 @@ def test_a_command_holds_until_the_next_one(times, commands):
     kept = [t for t in times if t >= commands[0]]
     if not kept:
         with pytest.raises(LogError, match="after the last measurement"):
-            log.episode()
+            log.to_episode()
         return
-    episode = log.episode()
+    episode = log.to_episode()
     assert episode.time.tolist() == kept
     assert episode.action[:, 0].tolist() == [max(c for c in commands if c <= t) for t in kept]
 
@@ -94,4 +94,4 @@ def test_a_command_holds_until_the_next_one(times, commands):
 def test_commands_without_an_order_are_refused(times, message):
     log = raw([0.0, 0.1], [0, 1], action=np.zeros((len(times), 1)), action_time=np.array(times))
     with pytest.raises(LogError, match=message):
-        log.episode()
+        log.to_episode()

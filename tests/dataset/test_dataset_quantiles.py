@@ -16,7 +16,7 @@ from twinloop.dataset.lerobot.statistics import (
     Moments,
     column_stats,
     sorted_quantiles,
-    streamed_quantiles,
+    stream_quantiles,
     take_columns,
 )
 from twinloop.dataset.lerobot.tables import IndexedEpisode, episodes_table, frame_matrix, stat_columns
@@ -32,7 +32,7 @@ VALUES = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(values=VALUES, cut=st.integers(1, 59))
 def test_streamed_quantiles_are_those_of_sorted_values(values, cut):
-    found = streamed_quantiles(lambda: iter([{"x": values[:cut]}, {"x": values[cut:]}]), len(values))["x"]
+    found = stream_quantiles(lambda: iter([{"x": values[:cut]}, {"x": values[cut:]}]), len(values))["x"]
     expected = sorted_quantiles(np.sort(values.astype(np.float64), axis=0))
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
@@ -48,7 +48,7 @@ def test_memory_does_not_grow_with_the_rows():
     peaks = []
     for count in (5, 50):
         tracemalloc.start()
-        streamed_quantiles(lambda count=count: chunks(count), 20_000 * count)
+        stream_quantiles(lambda count=count: chunks(count), 20_000 * count)
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert peaks[1] < 1.3 * peaks[0]
@@ -56,7 +56,7 @@ def test_memory_does_not_grow_with_the_rows():
 
 def test_numbers_that_have_no_key_are_refused():
     with pytest.raises(DatasetError, match=r"whole numbers from 0 to 2\^32"):
-        streamed_quantiles(lambda: iter([{"x": np.array([[2**32]])}]), 1)
+        stream_quantiles(lambda: iter([{"x": np.array([[2**32]])}]), 1)
 
 
 def test_statistics_of_a_block_are_those_of_each_episode_alone():

@@ -10,7 +10,7 @@ import pytest
 
 from twinloop.core.errors import DatasetError, DatasetLockedError
 from twinloop.dataset.storage import snapshot
-from twinloop.dataset.storage.snapshot import FolderLock, next_snapshot, recover, replace_bytes
+from twinloop.dataset.storage.snapshot import FolderLock, create_snapshot, recover, replace_bytes
 
 
 @pytest.fixture(params=["exchange", "two renames"])
@@ -19,7 +19,7 @@ def folder(tmp_path, request, monkeypatch):
     if request.param == "two renames":
         monkeypatch.setattr(snapshot, "_exchange", lambda *_: False)
     path = tmp_path / "set"
-    with next_snapshot(path) as stage:
+    with create_snapshot(path) as stage:
         replace_bytes(stage / "deep" / "data", b"first")
         replace_bytes(stage / "meta", b"one")
     return path
@@ -31,7 +31,7 @@ def content(path):
 
 def test_a_commit_adds_and_replaces_and_keeps_the_rest(folder):
     inode = (folder / "deep" / "data").stat().st_ino
-    with next_snapshot(folder) as stage:
+    with create_snapshot(folder) as stage:
         assert content(stage) == {"deep/data": b"first", "meta": b"one"}
         replace_bytes(stage / "meta", b"two")
         replace_bytes(stage / "deep" / "more", b"second")
@@ -47,7 +47,7 @@ def test_all_that_is_new_is_on_the_disk_before_the_folder_changes(folder, monkey
     sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda handle: (synced.add(os.fstat(handle).st_ino), sync(handle)))
     monkeypatch.setattr(snapshot, "_swap", lambda *paths: (before.update(synced), synced.clear(), swap(*paths)))
-    with next_snapshot(folder) as stage:
+    with create_snapshot(folder) as stage:
         replace_bytes(stage / "deep" / "more", b"second")
         replace_bytes(stage / "meta", b"two")
     new = (folder, folder / "deep", folder / "deep" / "more", folder / "meta")
@@ -65,7 +65,7 @@ def test_a_reader_never_finds_the_folder_missing_where_folders_can_be_exchanged(
         pytest.skip("this file system exchanges no folders")
     rename, seen = type(path).rename, list[bool]()
     monkeypatch.setattr(type(path), "rename", lambda *paths: (rename(*paths), seen.append(path.exists()))[0])
-    with next_snapshot(path) as stage:
+    with create_snapshot(path) as stage:
         replace_bytes(stage / "meta", b"two")
     assert content(path) == {"meta": b"two"}
     assert all(seen)
@@ -73,7 +73,7 @@ def test_a_reader_never_finds_the_folder_missing_where_folders_can_be_exchanged(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ValueError])
 def test_an_interrupted_commit_changes_nothing(folder, error):
-    with pytest.raises(error), next_snapshot(folder) as stage:
+    with pytest.raises(error), create_snapshot(folder) as stage:
         replace_bytes(stage / "meta", b"two")
         raise error
     assert content(folder) == {"deep/data": b"first", "meta": b"one"}
@@ -83,12 +83,12 @@ def test_an_interrupted_commit_changes_nothing(folder, error):
 @pytest.mark.parametrize("code", ["ENOSPC", "EDQUOT", "EFBIG"])
 def test_a_full_disk_is_told_from_other_errors(folder, code):
     number = getattr(errno, code)
-    with pytest.raises(DatasetError, match="Earlier commits are unchanged"), next_snapshot(folder):
+    with pytest.raises(DatasetError, match="Earlier commits are unchanged"), create_snapshot(folder):
         raise RuntimeError from OSError(number, os.strerror(number))
     denied = PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    with pytest.raises(DatasetError, match=r"cannot be written \(Permission denied\)"), next_snapshot(folder):
+    with pytest.raises(DatasetError, match=r"cannot be written \(Permission denied\)"), create_snapshot(folder):
         raise denied
-    with pytest.raises(ValueError, match="another"), next_snapshot(folder):
+    with pytest.raises(ValueError, match="another"), create_snapshot(folder):
         raise ValueError("another")
 
 
@@ -110,7 +110,7 @@ def test_a_file_system_without_hard_links_gets_copies(folder, monkeypatch):
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    with next_snapshot(folder) as stage:
+    with create_snapshot(folder) as stage:
         replace_bytes(stage / "meta", b"two")
     assert content(folder) == {"deep/data": b"first", "meta": b"two"}
 

@@ -20,7 +20,7 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.storage.store import POINTER, ObjectStore
-from twinloop.dataset.storage.targets import committed, fetch_dataset, open_target
+from twinloop.dataset.storage.targets import fetch_dataset, open_target, read_committed_progress
 
 fsspec = pytest.importorskip("fsspec")
 
@@ -43,7 +43,7 @@ def test_what_is_fetched_equals_a_local_run(tmp_path, address):
     figures = fetch_dataset(address, tmp_path / "fetched")
     assert tree(tmp_path / "fetched") == tree(local)
     assert figures["episodes"] == 9
-    assert committed(address).to_json() == committed(local).to_json()
+    assert read_committed_progress(address).to_json() == read_committed_progress(local).to_json()
 
 
 def test_a_finished_run_is_a_plain_dataset_under_the_address(tmp_path, address):
@@ -57,7 +57,7 @@ def test_a_finished_run_is_a_plain_dataset_under_the_address(tmp_path, address):
 @pytest.mark.parametrize("stop_after", [1, 2, 3])
 def test_a_reader_sees_whole_commits_and_a_resumed_run_ends_with_the_same_bytes(tmp_path, address, stop_after):
     with DatasetWriter.open(address, SPEC) as writer:
-        assert committed(address).episodes == 0
+        assert read_committed_progress(address).episodes == 0
         with pytest.raises(DatasetError, match="holds no dataset: there is no current.json"):
             fetch_dataset(address, tmp_path / "too early")
         for block in range(stop_after):
@@ -96,7 +96,7 @@ def test_an_upload_that_fails_is_one_message_and_loses_nothing(tmp_path, address
             patch.setattr(fsspec.implementations.memory.MemoryFileSystem, "put", refuse)
             with pytest.raises(DatasetError, match=r"set cannot be written \(ConnectionError: the network is gone\)"):
                 commit(writer, 1)
-        assert committed(address).episodes == 3
+        assert read_committed_progress(address).episodes == 3
         for block in (1, 2, 3):
             commit(writer, block)
         writer.finish({"yield": 0.5625})
@@ -119,7 +119,7 @@ def test_a_second_writer_is_noticed_before_the_pointer_moves(address):
         with pytest.raises(DatasetLockedError, match=f"Another writer has committed to {address}"):
             commit(two, 0)
         commit(one, 1)
-    assert committed(address).episodes == 3
+    assert read_committed_progress(address).episodes == 3
 
 
 def test_damage_and_escapes_are_refused(tmp_path, address):

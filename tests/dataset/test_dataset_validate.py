@@ -14,7 +14,7 @@ from support.dataset_logs import SO101, SO101_UNITS, planted_log, real
 from support.dataset_writer import SPEC, SPEC_VIDEO, write_all
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.validation import lerobot_doctor, robovet, validate
+from twinloop.dataset.lerobot.validation import run_lerobot_doctor, run_robovet, validate
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
 
@@ -56,9 +56,9 @@ def test_both_see_a_planted_defect(tmp_path):
 
 def test_a_folder_that_is_no_dataset_has_no_verdict(tmp_path):
     with pytest.raises(DatasetError, match="lerobot-doctor ended with 1 and gave no result. Its last output: Error"):
-        lerobot_doctor(tmp_path)
+        run_lerobot_doctor(tmp_path)
     with pytest.raises(DatasetError, match="robovet ended with 2 and gave no result. Its last output: .*"):
-        robovet(tmp_path)
+        run_robovet(tmp_path)
 
 
 def test_a_missing_validator_names_the_command(tmp_path, monkeypatch):
@@ -69,6 +69,6 @@ def test_a_missing_validator_names_the_command(tmp_path, monkeypatch):
 
 
 def test_a_verdict_has_a_plain_form(tmp_path):
-    verdict = robovet(write_all(tmp_path / "set"))
+    verdict = run_robovet(write_all(tmp_path / "set"))
     assert dataclasses.asdict(verdict).keys() == verdict.to_json().keys()
     assert json.loads(json.dumps(verdict.to_json()))["accepted"] is True

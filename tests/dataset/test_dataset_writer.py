@@ -217,8 +217,8 @@ def test_a_second_writer_is_refused_and_told_who_holds_the_folder(tmp_path):
             DatasetWriter.open(path, SPEC, resume=True)
         commit(writer, 1)
     with DatasetWriter.open(path, SPEC, resume=True) as writer:
-        assert writer.blocks_done == {0, 1}
-        assert writer.outcome == {"attempted": 8, "success": 3}
+        assert writer.committed_blocks == {0, 1}
+        assert writer.total_outcome == {"attempted": 8, "success": 3}
 
 
 FULL_DISK = """
@@ -238,7 +238,7 @@ with DatasetWriter.open(Path(sys.argv[2]), SPEC) as writer:
     except DatasetError as error:
         print(error)
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-    assert writer.blocks_done == {0, 1}
+    assert writer.committed_blocks == {0, 1}
     for block in (2, 3):
         commit(writer, block)
     writer.finish({"yield": 0.5625})

@@ -8,7 +8,7 @@ import numpy as np
 
 from support.docs_sections import section
 from support.import_csv import FOREIGN
-from twinloop.dataset.logs.formats import importers, load_log
+from twinloop.dataset.logs.formats import list_importers, load_log
 from twinloop.dataset.logs.importers.tables import KNOWN, UNITS
 from twinloop.dataset.logs.sets.registry import SETS
 
@@ -23,7 +23,7 @@ def table(title):
 
 
 def test_every_format_set_and_unit_is_named():
-    assert table("Formats") == [importer.name for importer in importers()]
+    assert table("Formats") == [importer.name for importer in list_importers()]
     assert table("Public sets") == list(SETS)
     assert {name.partition("/")[0] for name in table("Signals")} == {
         *KNOWN,

@@ -19,11 +19,11 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.dataset.edit.operations import merge, retask, select, split
 from twinloop.dataset.edit.writing import EditSettings
-from twinloop.dataset.invalid_worlds import aside_numbers, read_aside
+from twinloop.dataset.invalid_worlds import invalid_world_numbers, read_invalid_world
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.writer import DatasetWriter
-from twinloop.generate import generate_states, replay_aside, replay_episode, resolve
-from twinloop.generate.replay import root_config
+from twinloop.generate import generate_states, replay_episode, replay_invalid_attempt, resolve_config
+from twinloop.generate.replay import read_root_config
 
 NUMBERS = [number for block in KEPT.values() for number in block]
 
@@ -104,7 +104,7 @@ def runs(value, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     small = {**content, "rollout": {"parallel_envs": 5, "episodes_per_env": 2}}
     for name, seed in (("one", 0), ("two", 5)):
-        generate_states(resolve(small, where="test", folder=folder, seed=seed), root / name, workers=1)
+        generate_states(resolve_config(small, where="test", folder=folder, seed=seed), root / name, workers=1)
     return root / "one", root / "two"
 
 
@@ -118,28 +118,30 @@ def test_episodes_of_merged_and_split_runs_replay_bit_for_bit(runs, tmp_path):
     retask(tmp_path / "parts" / "a", tmp_path / "new", task="swing on")
     for folder, episode in ((tmp_path / "all", 1), (tmp_path / "all", len(reader) - 1), (tmp_path / "new", 0)):
         result = replay_episode(folder, episode)
-        assert result.equal, result.line()
+        assert result.equal, result.summary_line()
     assert DatasetReader(tmp_path / "new").provenance(0).seed_path[0] == 5
     with pytest.raises(InputError, match="holds episodes of 2 runs, and this needs those of one. Select them"):
-        root_config(reader)
-    assert "generate" in root_config(DatasetReader(tmp_path / "parts" / "b"))
+        read_root_config(reader)
+    assert "generate" in read_root_config(DatasetReader(tmp_path / "parts" / "b"))
 
 
 @pytest.mark.slow
 def test_set_aside_attempts_come_with_whole_folders_and_stay_with_parts(runs, tmp_path):
-    wanted = [number for run in runs for number in aside_numbers(run)]
+    wanted = [number for run in runs for number in invalid_world_numbers(run)]
     assert wanted
     made = merge(runs, tmp_path / "all")
-    assert sorted(aside_numbers(tmp_path / "all")) == sorted(wanted)
+    assert sorted(invalid_world_numbers(tmp_path / "all")) == sorted(wanted)
     number = wanted[0]
-    assert replay_aside(tmp_path / "all", number).equal
-    np.testing.assert_array_equal(read_aside(tmp_path / "all", number).states, read_aside(runs[0], number).states)
+    assert replay_invalid_attempt(tmp_path / "all", number).equal
+    np.testing.assert_array_equal(
+        read_invalid_world(tmp_path / "all", number).states, read_invalid_world(runs[0], number).states
+    )
     twice = len(wanted) - len(set(wanted))
     assert any("share their number" in note for note in made.notes) == bool(twice)
     part = select(runs[0], tmp_path / "part", "0")
-    count = len(aside_numbers(runs[0]))
+    count = len(invalid_world_numbers(runs[0]))
     assert part.notes == (f"{count} set-aside attempts stay with {runs[0]}, of which only a part is taken",)
-    assert aside_numbers(tmp_path / "part") == []
+    assert invalid_world_numbers(tmp_path / "part") == []
 
 
 def test_the_command_edits_and_says_what_it_wrote(tmp_path, capsys):

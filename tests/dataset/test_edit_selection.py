@@ -87,7 +87,7 @@ def test_whole_files_are_linked_and_copied_where_that_is_asked_for(ours, tmp_pat
     assert (
         linked.videos == copied.videos == {camera.key: {"linked": 9, "copied": 0, "encoded": 0} for camera in CAMERAS}
     )
-    old, new = (layout.of_block(layout.VIDEO_PATH, k, video_key=CAMERAS[0].key) for k in (2, 1))  # block 1 kept none
+    old, new = (layout.block_path(layout.VIDEO_PATH, k, video_key=CAMERAS[0].key) for k in (2, 1))  # block 1 kept none
     assert (ours / old).stat().st_ino == (tmp_path / "linked" / new).stat().st_ino
     assert (ours / old).stat().st_ino != (tmp_path / "copied" / new).stat().st_ino
     assert (ours / old).read_bytes() == (tmp_path / "copied" / new).read_bytes()
@@ -193,7 +193,7 @@ def test_ours_and_anothers_stand_side_by_side(plain, tmp_path):
     bare = write_all(tmp_path / "bare")
     for name in (layout.SPEC, layout.UNIT_MAP):
         (bare / name).unlink()
-    rows = bare / layout.of_block(layout.EPISODES_PATH, 0)
+    rows = bare / layout.block_path(layout.EPISODES_PATH, 0)
     for path in rows.parent.iterdir():
         table = pq.read_table(path)
         pq.write_table(table.select([n for n in table.column_names if not n.startswith("provenance/")]), path)
@@ -205,7 +205,7 @@ def test_ours_and_anothers_stand_side_by_side(plain, tmp_path):
     write_selection(pairs, tmp_path / "out", same_units=True)
     new, old = DatasetReader(tmp_path / "out"), DatasetReader(plain)
     assert new.units == old.units
-    assert [new.appended(i) for i in range(4)] == [False, True, True, False]
+    assert [new.is_appended(i) for i in range(4)] == [False, True, True, False]
     same_episode(new, 0, old, 0)
     same_episode(new, 3, old, 3)
     np.testing.assert_array_equal(new.array(1, "action"), old.array(1, "action"))
@@ -338,7 +338,7 @@ def test_what_is_no_number_or_no_episode_is_named(tmp_path):
     source = foreign(tmp_path / "in", [9, 0, 12])
     with pytest.raises(InputError, match=r"Episode 1 of .*in has no frames\. Leave it out\."):
         select(source, tmp_path / "out", "0:3")
-    path = source / layout.of_block(layout.DATA_PATH, 0)
+    path = source / layout.block_path(layout.DATA_PATH, 0)
     table = pq.read_table(path)
     action = np.array(table["action"].to_pylist())
     action[11] = np.nan
@@ -384,7 +384,7 @@ def test_the_output_is_a_new_folder_outside_of_every_dataset(plain, tmp_path):
 @pytest.mark.parametrize("template", [layout.DATA_PATH, layout.STATES_PATH, layout.PROVENANCE_PATH])
 def test_a_damaged_source_is_named_and_nothing_is_left_behind(tmp_path, template):
     root = write_all(tmp_path / "set")
-    path = root / layout.of_block(template, 2)
+    path = root / layout.block_path(template, 2)
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(DatasetError, match=str(path.relative_to(root))):
         select(root, tmp_path / "out", "0:9")

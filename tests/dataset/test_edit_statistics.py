@@ -17,10 +17,10 @@ from support.dataset_writer import SPEC_VIDEO, write_all
 from support.edit_statistics import EXACT, check_exact
 from support.edits import KEY, foreign, stats_of, whole
 from twinloop.dataset.edit.operations import merge, retask, select, split
-from twinloop.dataset.edit.selection import balanced, largest_remainder, parted
+from twinloop.dataset.edit.selection import balance_episodes, largest_remainder, split_episodes
 from twinloop.dataset.edit.writing import EditSettings, write_selection
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.lerobot.statistics import QUANTILES, sorted_quantiles, streamed_quantiles
+from twinloop.dataset.lerobot.statistics import QUANTILES, sorted_quantiles, stream_quantiles
 
 SAME_UNITS = EditSettings(same_units=True)
 
@@ -135,7 +135,7 @@ def test_picture_statistics_of_another_program_are_pooled_and_counted(tmp_path):
 )
 def test_quantiles_of_64_bit_numbers_are_those_of_sorted_values(values, cut):
     chunks = [{"x": values[:cut]}, {"x": values[cut:]}]
-    found = streamed_quantiles(lambda: iter(chunks), len(values), wide=["x"])["x"]
+    found = stream_quantiles(lambda: iter(chunks), len(values), wide=["x"])["x"]
     with np.errstate(over="ignore"):
         expected = sorted_quantiles(np.sort(values.astype(np.float64), axis=0))
     for name in expected:
@@ -145,7 +145,7 @@ def test_quantiles_of_64_bit_numbers_are_those_of_sorted_values(values, cut):
 def test_quantiles_of_many_columns_are_found_in_smaller_steps():
     """More columns than have room for 16 bits at a time."""
     values = np.random.default_rng(0).normal(size=(500, 60)).astype(np.float32)
-    found = streamed_quantiles(lambda: iter([{"x": values[:200]}, {"x": values[200:]}]), 500)["x"]
+    found = stream_quantiles(lambda: iter([{"x": values[:200]}, {"x": values[200:]}]), 500)["x"]
     expected = sorted_quantiles(np.sort(values.astype(np.float64), axis=0))
     for name in expected:
         np.testing.assert_array_equal(found[name], expected[name], err_msg=name)
@@ -168,20 +168,20 @@ def test_largest_remainders_sum_to_the_whole_and_are_off_by_less_than_one(count,
 )
 def test_parts_are_disjoint_exact_altogether_and_alike_in_every_group(groups, weights, seed):
     shares = {str(i): weight / sum(weights) for i, weight in enumerate(weights)}
-    parts = parted(groups, shares, seed=seed)
+    parts = split_episodes(groups, shares, seed=seed)
     assert sorted(row for rows in parts.values() for row in rows) == list(range(len(groups)))
     assert [len(rows) for rows in parts.values()] == largest_remainder(len(groups), list(shares.values()))
     for group in set(groups):
         for name, rows in parts.items():
             there = sum(groups[row] == group for row in rows)
             assert abs(there - groups.count(group) * shares[name]) < 3
-    assert parted(groups, shares, seed=seed) == parts
+    assert split_episodes(groups, shares, seed=seed) == parts
 
 
 @settings(max_examples=40)
 @given(groups=st.lists(st.sampled_from("abc"), min_size=1, max_size=60), seed=st.integers(0, 9), repeat=st.booleans())
 def test_balanced_groups_are_equal_and_only_repeat_when_asked(groups, seed, repeat):
-    times = balanced(groups, None, seed=seed, repeat=repeat)
+    times = balance_episodes(groups, None, seed=seed, repeat=repeat)
     counts = [sum(often for often, one in zip(times, groups, strict=True) if one == group) for group in set(groups)]
     assert max(counts) - min(counts) <= 1
     fullest, scarcest = (f(groups.count(group) for group in set(groups)) for f in (max, min))
@@ -193,7 +193,7 @@ MANY = """
 import sys
 from pathlib import Path
 import numpy as np, pyarrow as pa
-from twinloop.dataset.edit.rows import DataFile, chunks_of, matrix
+from twinloop.dataset.edit.rows import DataFile, read_chunks, to_feature_arrays
 from twinloop.dataset.edit.statistics import FrameTotals
 root, frames, width = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 rng, length = np.random.default_rng(0), 20_000
@@ -204,11 +204,11 @@ for episode in range(frames // length):
     if file is None or file.bytes > 100_000_000:
         if file is not None: file.close()
         paths.append(root / f"{episode}.parquet"); file = DataFile(paths[-1], table.schema)
-    file.add(table); totals.add(matrix(table, totals.widths, where="test"))
+    file.add(table); totals.add(to_feature_arrays(table, totals.widths, where="test"))
 file.close()
 stats = totals.stats(paths, {"x": {"dtype": "float32", "shape": [width]}})
 used = int(Path("/proc/self/status").read_text().partition("VmHWM:")[2].split()[0]) / 1024  # ru_maxrss: the parent
-first = np.concatenate([c["x"][:, 0].copy() for c in chunks_of(paths, totals.widths)])
+first = np.concatenate([c["x"][:, 0].copy() for c in read_chunks(paths, totals.widths)])
 np.testing.assert_allclose(stats["x"]["q99"][0], np.quantile(first.astype(float), 0.99), rtol=1e-6)
 np.testing.assert_allclose(stats["x"]["std"][0], first.astype(float).std(), rtol=1e-6)
 print(stats["x"]["count"][0], used)

@@ -75,7 +75,7 @@ def test_several_codecs_are_refused_with_the_remedy_or_become_one(tmp_path):
     text = str(raised.value)
     assert f"{KEY} has several codecs, but a dataset has one:" in text
     for folder, codec in ((one, "h264"), (two, "av1")):
-        assert f"{folder / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)}: {codec} yuv420p" in text
+        assert f"{folder / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)}: {codec} yuv420p" in text
     assert "such as --codec h264; the others are then re-encoded" in text
     made = merge([one, two], tmp_path / "out", settings=EditSettings(pixels=PixelEdits(encoding=Encoding(codec="av1"))))
     assert made.videos[KEY] == {"linked": 2, "copied": 0, "encoded": 2}
@@ -103,7 +103,7 @@ def test_encoding_anew_makes_children_with_the_pictures_that_were_there(tmp_path
     assert "video.g" not in reader.info["features"][KEY]["info"]
     rows = EditSource(tmp_path / "out").rows([0, 1]).to_pylist()
     assert all(f'"codec": "{codec}", "gop": 5' in row["provenance/transforms"] for row in rows)
-    path = tmp_path / "out" / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    path = tmp_path / "out" / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)
     for start, length in ((0, 14), (14, 9)):
         assert PacketReader(path).cut(start / 30, length, Fraction(30)) is not None
 
@@ -127,8 +127,10 @@ def test_our_pictures_in_another_size_say_so_everywhere(tmp_path):
 
 def test_a_damaged_or_short_video_is_named(tmp_path):
     source = foreign(tmp_path / "in", [14, 9], codec="libx264")
-    path = source / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
-    short = foreign(tmp_path / "short", [14, 4], codec="libx264") / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    path = source / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)
+    short = foreign(tmp_path / "short", [14, 4], codec="libx264") / layout.block_path(
+        layout.VIDEO_PATH, 0, video_key=KEY
+    )
     path.write_bytes(short.read_bytes())
     with pytest.raises(DatasetError, match=r"file-000\.mp4 has 18 frames; episode 1 of .* ends at frame 23 there"):
         select(source, tmp_path / "out", "0:2")
@@ -154,11 +156,11 @@ def test_h264_is_encoded_without_the_stage_whose_bytes_vary(tmp_path):
 def test_a_file_behind_a_link_is_shared_itself(tmp_path):
     """As in the Hub's cache, where files are links to others."""
     source = foreign(tmp_path / "in", [14, 9], codec="libx264")
-    path = source / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    path = source / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)
     kept = path.rename(source / "blob")
     path.symlink_to(kept)
     select(source, tmp_path / "out", "0:2")
-    made = tmp_path / "out" / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+    made = tmp_path / "out" / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)
     assert not made.is_symlink()
     assert made.stat().st_ino == kept.stat().st_ino
 

@@ -11,7 +11,7 @@ import pytest
 from support.dataset_writer import SPEC_VIDEO, write_all
 from twinloop.core.errors import InputError
 from twinloop.dataset.export.formats import exporter
-from twinloop.dataset.export.lerobot_parts import modality, part
+from twinloop.dataset.export.lerobot_parts import body_part, build_modality
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -110,7 +110,7 @@ def test_spans_may_be_one_per_joint_or_the_datasets_own(ours, tmp_path):
     ],
 )
 def test_parts_of_bodies_by_the_names_of_joints(joint, expected):
-    assert part(joint) == expected
+    assert body_part(joint) == expected
 
 
 def test_every_column_is_in_one_span_and_names_never_clash():
@@ -120,13 +120,13 @@ def test_every_column_is_in_one_span_and_names_never_clash():
         "observation.state": feature(*names, "tcp_x"),
         "observation.imu": feature("a"),
     }
-    found = modality(features)
+    found = build_modality(features)
     for kind, width in (("action", 4), ("state", 5)):
         own = [span for span in found[kind].values() if "original_key" not in span]
         assert sorted(i for span in own for i in range(span["start"], span["end"])) == list(range(width))
     assert found["state"]["tcp_x"] == {"start": 4, "end": 5}
     assert found["state"]["imu"] == {"start": 0, "end": 1, "original_key": "observation.imu"}
-    assert modality({"action": {"dtype": "float32", "shape": [7], "names": None}})["action"] == {
+    assert build_modality({"action": {"dtype": "float32", "shape": [7], "names": None}})["action"] == {
         "joints": {"start": 0, "end": 7}
     }
 

@@ -26,14 +26,14 @@ from support.exports import (
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.units import unit_map_from_ranges
-from twinloop.dataset.export.mcap import EXPORTER, decoded, export_mcap
-from twinloop.dataset.export.mcap_messages import fields_of, stamp
+from twinloop.dataset.export.mcap import EXPORTER, decode_samples, export_mcap
+from twinloop.dataset.export.mcap_messages import field_names, to_timestamp
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.streams import GroundTruth, StreamEvent
 from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.conversion import write_log_dataset
-from twinloop.workflows.data.export import truth_of
+from twinloop.workflows.data.export import load_ground_truth
 
 pytest.importorskip("mcap")
 GAP = 1.0  # s between episodes of one file
@@ -114,7 +114,7 @@ def test_every_number_stands_at_its_true_time(pictured, whole):
                 when, schema, said = next(rows[topic])
                 assert schema == "foxglove.JointStates"
                 assert when == pytest.approx(at * 1e9, abs=2)
-                assert said["timestamp"] == stamp(when)
+                assert said["timestamp"] == to_timestamp(when)
                 assert [(j["name"], j["position"]) for j in said["joints"]] == list(
                     zip(JOINTS, values[frame].tolist(), strict=True)
                 )
@@ -155,7 +155,7 @@ def test_contacts_are_numbers_and_arrows(whole):
 def test_every_message_is_of_its_schema(pictured, whole, generated, tmp_path):
     from mcap.reader import make_reader
 
-    export_mcap(generated, tmp_path / "scene.mcap", ExportOptions(), truth=truth_of(DatasetReader(generated)))
+    export_mcap(generated, tmp_path / "scene.mcap", ExportOptions(), truth=load_ground_truth(DatasetReader(generated)))
     EXPORTER.export(pictured, tmp_path / "jpeg.mcap", ExportOptions(settings={"pictures": "jpeg"}))
     seen = set()
     for path in (whole, tmp_path / "scene.mcap", tmp_path / "jpeg.mcap"):
@@ -199,13 +199,13 @@ def test_video_is_in_annex_b_with_its_set_up_before_every_key_frame(pictured, wh
     assert all(7 in units and 8 in units for units in kinds if 5 in units), "each IDR with SPS and PPS"
     starts = np.cumsum([0, *LENGTHS[:-1]])
     assert all(5 in kinds[start] for start in starts), "an episode begins with an IDR"
-    last = decoded(data[starts[2] :], "h264")
+    last = decode_samples(data[starts[2] :], "h264")
     np.testing.assert_array_equal(np.stack(last), DatasetReader(pictured).images(2, "front"))
 
 
 def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     reader = DatasetReader(generated)
-    truth = truth_of(reader)
+    truth = load_ground_truth(reader)
     export_mcap(generated, tmp_path / "scene.mcap", ExportOptions(episodes=(0,)), truth=truth)
     found, bodies = messages(tmp_path / "scene.mcap"), truth.bodies(0)
     for frame, (_, _, message) in enumerate(found["/tf"]):
@@ -294,11 +294,11 @@ def test_without_known_units_there_are_only_the_datasets_numbers(tmp_path):
 
 
 def test_what_is_not_finite_is_null_and_names_are_fields(pictured):
-    assert fields_of(["a.b", "x y", "1", "timestamp"]) == ["a_b", "x_y", "column_1", "column_timestamp"]
-    assert fields_of(["a.b", "a_b"]) == ["a_b_0", "a_b_1"]
-    from twinloop.dataset.export.mcap_messages import encoded, numbers
+    assert field_names(["a.b", "x y", "1", "timestamp"]) == ["a_b", "x_y", "column_1", "column_timestamp"]
+    assert field_names(["a.b", "a_b"]) == ["a_b_0", "a_b_1"]
+    from twinloop.dataset.export.mcap_messages import encode_message, make_numbers_message
 
-    assert encoded(numbers(1_500_000_000, ["a", "b"], [np.nan, 0.1])) == (
+    assert encode_message(make_numbers_message(1_500_000_000, ["a", "b"], [np.nan, 0.1])) == (
         b'{"timestamp":{"sec":1,"nsec":500000000},"a":null,"b":0.1}'
     )
 
@@ -338,7 +338,7 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
 
     from twinloop.catalog import Workspace
     from twinloop.catalog.label_checks import Label
-    from twinloop.catalog.labels import write
+    from twinloop.catalog.labels import write_labels
     from twinloop.workflows.data.export import run_export
     from twinloop.workflows.data.requests import ExportRequest
 
@@ -350,7 +350,7 @@ def test_labels_of_the_workspace_are_words_of_the_log(pictured, tmp_path):
         Label(kind="tag", value="wobbly", **said),
         Label(kind="subtask", value="reach", first_frame=2, last_frame=5, **said),
     ]
-    write(workspace, labels)
+    write_labels(workspace, labels)
     workspace.close()
     request = ExportRequest(format="mcap", dataset=copy, output=tmp_path / "a.mcap", episodes="1", verify=True)
     figures, _ = run_export(request, Console(quiet=True))

@@ -14,7 +14,7 @@ from twinloop.dataset.export.rerun import EXPORTER, export_rerun
 from twinloop.dataset.export.streams import GroundTruth, StreamEvent
 from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.workflows.data.export import truth_of
+from twinloop.workflows.data.export import load_ground_truth
 
 pytest.importorskip("rerun.chunk")
 
@@ -93,7 +93,7 @@ def test_frames_equal_the_source(pictured, tmp_path, pictures):
 
 def test_the_scene_is_where_the_simulator_had_it(generated, tmp_path):
     reader = DatasetReader(generated)
-    truth = truth_of(reader)
+    truth = load_ground_truth(reader)
     export_rerun(generated, tmp_path / "one.rrd", ExportOptions(episodes=(1,)), truth=truth)
     found, bodies = contents(tmp_path / "one.rrd"), truth.bodies(1)
     assert bodies.names == ("arm", "hand")

@@ -33,7 +33,7 @@ from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import load_log
 from twinloop.twin import load_twin
 from twinloop.twin.model_text import model_text
-from twinloop.workflows.data.export import truth_of
+from twinloop.workflows.data.export import load_ground_truth
 
 h5py = pytest.importorskip("h5py")
 
@@ -51,7 +51,7 @@ def generated(tmp_path_factory):
 @pytest.fixture(scope="module")
 def demos(generated, tmp_path_factory):
     path = tmp_path_factory.mktemp("demos") / "demos.hdf5"
-    export_robomimic(generated, path, ExportOptions(), truth=truth_of(DatasetReader(generated)))
+    export_robomimic(generated, path, ExportOptions(), truth=load_ground_truth(DatasetReader(generated)))
     return path
 
 
@@ -146,11 +146,13 @@ def test_states_and_models_come_back_to_the_bit_and_step_again(generated, demos,
         np.testing.assert_array_equal(episode.simulation.controls, episodes[index].simulation.controls)
         assert episode.simulation.assets == episodes[index].simulation.assets
     # and out again
-    again = export_robomimic(folder, tmp_path / "again.hdf5", ExportOptions(), truth=truth_of(DatasetReader(folder)))
+    again = export_robomimic(
+        folder, tmp_path / "again.hdf5", ExportOptions(), truth=load_ground_truth(DatasetReader(folder))
+    )
     for index, episode in enumerate(load_log(again.output)):
         assert episode.simulation.states.tobytes() == reader.states(index).tobytes()
         assert episode.simulation.model == episodes[index].simulation.model
-    here, there = (truth_of(DatasetReader(path)).bodies(1) for path in (generated, folder))
+    here, there = (load_ground_truth(DatasetReader(path)).bodies(1) for path in (generated, folder))
     assert here.names == there.names
     np.testing.assert_allclose(here.position, there.position, atol=1e-15)
 

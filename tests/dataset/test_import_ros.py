@@ -9,7 +9,7 @@ import pytest
 
 from support.bags import NS, Messages, write_bag
 from twinloop.core.errors import LogError, MissingDependencyError, UnknownNameError
-from twinloop.dataset.logs.formats import importers, load_log, read_raw
+from twinloop.dataset.logs.formats import list_importers, load_log, read_raw
 
 pytest.importorskip("rosbags")
 
@@ -358,7 +358,7 @@ def test_what_we_are_given_is_what_mcaps_own_library_reads(ros, tmp_path):
 
 def test_without_the_package_the_command_is_named(tmp_path, monkeypatch):
     (tmp_path / "run.mcap").write_bytes(b"\x89MCAP0\r\n")
-    assert [i.name for i in importers() if i.recognizes(tmp_path / "run.mcap")] == ["ros"]
+    assert [i.name for i in list_importers() if i.recognizes(tmp_path / "run.mcap")] == ["ros"]
     real_import = builtins.__import__
 
     def no_rosbags(name, *args, **kwargs):

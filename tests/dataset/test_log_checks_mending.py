@@ -15,7 +15,7 @@ from twinloop.core.records import LoggedSignal
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.checks import check_log
-from twinloop.dataset.logs.checks.mending import LogRepairs
+from twinloop.dataset.logs.checks.repairs import LogRepairs
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 
 UNITS = UnitMap(joints=tuple(JointUnit(joint=j, unit="rad", scale=1.0, offset=0.0) for j in "ab"), source="test")
@@ -72,47 +72,47 @@ TURNED = np.array([-1.0, 1.0])
 )  # fmt: skip
 def test_each_defect_is_gone_after_its_remedy(broken, kind, mending):
     assert check_log([servo()]).findings == ()
-    assert check_log([broken]).of(kind)
-    mended = mending.mended(broken)
+    assert check_log([broken]).select_kind(kind)
+    mended = mending.repair_episode(broken)
     assert check_log([mended]).errors == ()
-    mended.episode()
+    mended.to_episode()
 
 
 def test_a_shift_moves_measurements_and_keeps_commands():
     ahead = changed(time=servo().time - 0.4, action_time=servo().time)
-    assert {f.column for f in check_log([ahead]).of("ahead")} == {"a", "b"}
-    mended = LogRepairs(shift={"": 0.4}).mended(ahead)
+    assert {f.column for f in check_log([ahead]).select_kind("ahead")} == {"a", "b"}
+    mended = LogRepairs(shift={"": 0.4}).repair_episode(ahead)
     report = check_log([mended])
     assert report.errors == ()
     assert all(lag == pytest.approx(0.1, abs=0.01) for lag in report.lags.values())
-    episode = mended.episode()
+    episode = mended.to_episode()
     np.testing.assert_array_equal(episode.state, servo().state)
 
 
 def test_one_joint_shifts_alone_and_a_signal_by_its_clock():
-    mended = LogRepairs(shift={"a": 0.2}).mended(servo())
+    mended = LogRepairs(shift={"a": 0.2}).repair_episode(servo())
     inner = slice(0, len(mended.time))
     np.testing.assert_allclose(
         mended.state[inner, 0], np.interp(mended.time - 0.2, servo().time, servo().state[:, 0]), atol=1e-12
     )
     np.testing.assert_array_equal(mended.state[:, 1], servo().state[servo().time >= 0.2 - 1e-12][:, 1])
-    assert LogRepairs(shift={"joint_velocity": 0.3}).mended(servo()).signals["joint_velocity"].time[0] == pytest.approx(
-        0.3
-    )
+    assert LogRepairs(shift={"joint_velocity": 0.3}).repair_episode(servo()).signals["joint_velocity"].time[
+        0
+    ] == pytest.approx(0.3)
 
 
 def test_a_limit_that_cuts_off_is_seen():
     level = 0.45
     report = check_log([changed(state=np.minimum(servo(seconds=8.0).state, level), signals={})])
-    assert {f.column for f in report.of("cut_off")} == {"a", "b"}
-    assert "stops at exactly 0.45" in report.of("cut_off")[0].evidence
+    assert {f.column for f in report.select_kind("cut_off")} == {"a", "b"}
+    assert "stops at exactly 0.45" in report.select_kind("cut_off")[0].evidence
 
 
 def test_unknown_names_are_refused():
     with pytest.raises(UnknownNameError, match="Unknown joint or signal 'elbow'"):
-        LogRepairs(flip=["elbow"]).mended(servo())
+        LogRepairs(flip=["elbow"]).repair_episode(servo())
     with pytest.raises(UnknownNameError, match="Unknown signal 'imu'"):
-        LogRepairs(scale={"imu": 2.0}).mended(servo())
+        LogRepairs(scale={"imu": 2.0}).repair_episode(servo())
 
 
 def write(path, record: RawEpisode) -> None:

@@ -18,7 +18,7 @@ from twinloop.dataset.logs.checks import check_log
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.hardware import virtual_log
 from twinloop.twin import load_twin
-from twinloop.workflows.data.logs import expectations_of
+from twinloop.workflows.data.logs import build_joint_expectations
 
 G = 9.80665
 
@@ -78,7 +78,7 @@ def tumbling() -> RawEpisode:
 def arm() -> Source:
     twin = load_twin("so101_tabletop")
     log = [raw(e) for e in virtual_log(seed=5, episodes=5, seconds=9.0, nthread=1)]
-    return Source(name="virtual", records=log, expectations=expectations_of(twin))
+    return Source(name="virtual", records=log, expectations=build_joint_expectations(twin))
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,7 @@ def in_radians(log: list[RawEpisode]) -> list[RawEpisode]:
 def test_good_logs_are_left_alone(arm):
     for source in (arm.records, in_radians(arm.records), [pendulum()], [tumbling()]):
         report = check_log(source)
-        assert [f.line() for f in report.findings if f.severity != "note"] == []
+        assert [f.format_line() for f in report.findings if f.severity != "note"] == []
     assert check_log(arm.records, arm.expectations).errors == ()
 
 
@@ -130,14 +130,14 @@ def test_a_wrong_sign_and_degrees_for_radians_are_said(arm):
     flipped = [raw(record) for record in log]
     for record in flipped:
         record.state[:, elbow] *= -1
-    (finding,) = check_log(flipped).of("wrong_sign")
+    (finding,) = check_log(flipped).select_kind("wrong_sign")
     assert (finding.column, finding.severity, finding.episodes) == ("elbow_flex", "error", (0, 1, 2, 3, 4))
-    assert finding.line().startswith("error: wrong_sign: elbow_flex, episodes 0-4 from 0.0")
+    assert finding.format_line().startswith("error: wrong_sign: elbow_flex, episodes 0-4 from 0.0")
     assert "moves against its command (correlation -0.9" in finding.evidence
     assert "--flip elbow_flex turns the measurement" in finding.remedy
     degrees = [replace(r, state=np.degrees(r.state), action=np.degrees(r.action)) for r in log]
     report = check_log(degrees, arm.expectations)
-    finding = next(f for f in report.of("unit") if f.column == "elbow_flex")
+    finding = next(f for f in report.select_kind("unit") if f.column == "elbow_flex")
     assert "as deg it is within" in finding.evidence
     assert finding.remedy == "--units deg"
     assert finding.severity == "error"
@@ -148,9 +148,9 @@ def test_what_recurs_is_one_finding_and_numbers_are_told_in_runs(arm):
     log = [raw(record) for record in arm.records]
     for row in (0, 1, 2, 4):
         log[row].state[10, 2] = np.nan
-    (finding,) = check_log(log).of("not_finite")
+    (finding,) = check_log(log).select_kind("not_finite")
     assert finding.episodes == (0, 1, 2, 4)
-    assert "episodes 0-2, 4 from" in finding.line()
+    assert "episodes 0-2, 4 from" in finding.format_line()
     assert finding.to_json()["figures"] == {"frame": 10.0, "count": 1.0}
 
 
@@ -166,10 +166,10 @@ def test_lags_come_back_finer_than_a_frame(arm):
 
 def test_a_log_of_another_robot_is_said(arm):
     report = check_log([pendulum()], arm.expectations)
-    (missing,) = report.of("missing_joint")
+    (missing,) = report.select_kind("missing_joint")
     assert "the log lacks shoulder_pan, " in missing.evidence
     assert "it has hinge" in missing.evidence
-    (kind,) = report.of("command_kind")
+    (kind,) = report.select_kind("command_kind")
     assert "commands a torque, so101_tabletop takes a position" in kind.evidence
 
 
@@ -191,7 +191,7 @@ def test_checks_leave_their_input_as_it_is():
 
 def test_inverse_dynamics_tells_the_sign_of_a_torque():
     twin = load_twin("double_pendulum")
-    expectations = expectations_of(twin)
+    expectations = build_joint_expectations(twin)
     assert expectations.inverse_dynamics is not None
     time = np.arange(0, 6, 0.005)
     q, v, a = (
@@ -205,6 +205,6 @@ def test_inverse_dynamics_tells_the_sign_of_a_torque():
         return RawEpisode(index=0, time=time, action=values, state=q, units=radians(*names), command="torque")
 
     assert check_log([log([1, 1])], expectations).errors == ()
-    found = check_log([log([1, -1])], expectations).of("torque_sign")
+    found = check_log([log([1, -1])], expectations).select_kind("torque_sign")
     assert [f.column for f in found] == [f"action/{names[1]}"]
     assert "inverse dynamics (correlation -1.00" in found[0].evidence

@@ -28,7 +28,7 @@ def test_a_real_log_has_no_errors_and_no_untrue_warnings(name, monkeypatch):
     except RealDataUnavailableError as missing:
         pytest.skip(f"{name}: {missing}")
     report = check_log(records[:_MOST])
-    assert [finding.line() for finding in report.errors] == []
+    assert [finding.format_line() for finding in report.errors] == []
     assert {f.kind for f in report.findings if f.severity == "warning"} <= TRUE.get(name, set())
 
 

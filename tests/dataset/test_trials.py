@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.trials import Trials, paired
+from twinloop.core.trials import Trials, pair_trials
 
 
 def _trials() -> Trials:
@@ -31,8 +31,8 @@ def test_selectors_keep_every_column_aligned():
     assert trials.tasks == ("lift",)
     assert len(trials.real) == 3
     assert len(trials.sim) == 2
-    assert Trials.joined([trials.real, trials.sim]).score.tolist() == [1.0, 0.0, 0.25, 0.5, 1.0]
-    assert len(Trials.joined([])) == 0
+    assert Trials.concatenate_trials([trials.real, trials.sim]).score.tolist() == [1.0, 0.0, 0.25, 0.5, 1.0]
+    assert len(Trials.concatenate_trials([])) == 0
     assert not trials.score.flags.writeable
 
 
@@ -40,17 +40,17 @@ def test_counts_and_successes():
     trials = Trials.of_counts("a", "real", 3, 10, task="lift")
     assert trials.counts() == (3, 10)
     assert trials.values("success").sum() == trials.score.sum() == 3
-    assert trials.tells_success
-    assert not _trials().tells_success
+    assert trials.has_outcomes
+    assert not _trials().has_outcomes
 
 
 def test_pairs_join_what_was_tried_in_both_domains():
-    both = paired(_trials())
+    both = pair_trials(_trials())
     assert both.policy == ("a", "b")
     assert both.real.tolist() == [1.0, 0.0]
     assert both.sim.tolist() == [0.5, 1.0]
-    again = Trials.joined([_trials(), _trials().take([1]), Trials.of_counts("a", "sim", 0, 1)])
-    assert paired(again).sim.tolist() == [0.5, 1.0]
+    again = Trials.concatenate_trials([_trials(), _trials().take([1]), Trials.of_counts("a", "sim", 0, 1)])
+    assert pair_trials(again).sim.tolist() == [0.5, 1.0]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.trials import read_both, read_trials
+from twinloop.dataset.trials import read_both_domains, read_trials
 from twinloop.dataset.trials_table import is_score_table, read_rows, read_scores
 
 
@@ -46,7 +46,7 @@ def test_counts_json_and_a_folder_of_policies_say_the_same(tmp_path):
     _write(tmp_path / "sim" / "a.csv", "success\n1\n0\n")
     first = read_trials(counts)
     assert first.real.counts() == (2, 3)
-    for other in (read_trials(listed), read_trials(columns), read_both(tmp_path / "real", tmp_path / "sim")):
+    for other in (read_trials(listed), read_trials(columns), read_both_domains(tmp_path / "real", tmp_path / "sim")):
         assert (other.policy, other.domain, other.success) == (first.policy, first.domain, first.success)
     again = _write(tmp_path / "again.json", json.dumps(first.to_json() | {"score": first.score.tolist()}))
     assert read_trials(again).success == first.success
@@ -60,7 +60,7 @@ def test_a_table_of_means_by_task(tmp_path):
     assert (first.task, first.policies) == ("x", ("a", "b"))
     assert first.real.trials.tolist() == [10, 10]
     assert (first.sim.trials > 100).all()
-    assert not second.real.known
+    assert not second.real.has_trial_counts
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_what_means_lack_is_named(tmp_path):
 def test_domains_that_contradict_or_lack_are_named(tmp_path):
     real = _write(tmp_path / "real.csv", "policy,domain,success\na,real,1\na,sim,1\n")
     with pytest.raises(InputError, match=r"real.csv was given as real, but 1 of its 2 trials have another domain"):
-        read_both(real, None)
+        read_both_domains(real, None)
     with pytest.raises(InputError, match="no sim trials. Both domains"):
-        read_both(_write(tmp_path / "r.csv", "policy,success\na,1\n"), None)
+        read_both_domains(_write(tmp_path / "r.csv", "policy,success\na,1\n"), None)
     with pytest.raises(InputError, match="does not exist"):
         read_trials(tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
@@ -123,8 +123,8 @@ def _dataset(folder, ends, *, told=True, **columns):
         for i in range(n)
     ]
     for path, table in (
-        (layout.of_block(layout.DATA_PATH, 0), pa.table(frames)),
-        (layout.of_block(layout.EPISODES_PATH, 0), pa.Table.from_pylist(rows)),
+        (layout.block_path(layout.DATA_PATH, 0), pa.table(frames)),
+        (layout.block_path(layout.EPISODES_PATH, 0), pa.Table.from_pylist(rows)),
     ):
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(table, folder / path)

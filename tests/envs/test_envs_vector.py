@@ -320,9 +320,9 @@ def holding(task, point):
     q = home[None, task.chain.qpos]
     for _ in range(200):
         pose = task.chain.pose(q)
-        error = tool_error(pose, point[None], frame.columns(point[None], np.zeros(1)))
+        error = tool_error(pose, point[None], frame.tool_axes(point[None], np.zeros(1)))
         q = q + np.clip(joint_step(task.chain.jacobian(pose), error, 0.0 * q), -0.1, 0.1)
-    command[task.servo.actuators] = (q + task.chain.gravity(task.chain.pose(q)) / task.servo.stiffness)[0]
+    command[task.servo.actuators] = (q + task.chain.gravity_torques(task.chain.pose(q)) / task.servo.stiffness)[0]
     return command
 
 
@@ -331,14 +331,14 @@ def test_reaching_pays_once_the_tool_has_stayed_above_the_object(twin):
     env.reset(seed=SEED)
     assert env.task_description == "Move the gripper above the cube."
     task = open_task("pick_and_place", twin)
-    above = task.scene(env.worlds.state).object[0] + [0, 0, task.config.lift_height]
+    above = task.scene_features(env.worlds.state).object[0] + [0, 0, task.config.lift_height]
     command = twin.units.from_si(holding(task, above))[None]
     rewards, inside, terminated = [], [], [False]
     while not terminated[0]:
         _, reward, terminated, truncated, infos = env.step(command)
         assert not truncated[0]
         rewards.append(reward[0])
-        inside.append(np.linalg.norm(task.scene(env.worlds.state).tool[0] - above) <= 0.02)
+        inside.append(np.linalg.norm(task.scene_features(env.worlds.state).tool[0] - above) <= 0.02)
     assert infos["is_success"][0]
     assert rewards == [0.0] * (len(rewards) - 1) + [1.0]
     assert inside[-task.rest_steps :] == [True] * task.rest_steps

@@ -9,10 +9,10 @@ import yaml
 
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.evaluate.real import read_real
+from twinloop.evaluate.real import read_real_trials
 from twinloop.evaluate.run import Arena
 from twinloop.evaluate.suite import open_suite
-from twinloop.evaluate.worlds import on_twin
+from twinloop.evaluate.worlds import expand_suite
 from twinloop.release.gate_config import parse_gate
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
@@ -52,10 +52,10 @@ def test_a_number_of_a_real_trial_that_cannot_be(tmp_path, column, cell, words):
     table.write_text(f"policy,slice,trial,success,{column}\nact,a,t1,1,\nact,a,t2,0,{cell}\n")
     if words:
         with pytest.raises(InputError) as refused:
-            read_real(table)
+            read_real_trials(table)
         assert f"{table}, {words}" in str(refused.value)
         return
-    (made,) = read_real(table)
+    (made,) = read_real_trials(table)
     assert made.trials[column].to_pylist() == [None, float(cell)]
 
 
@@ -74,7 +74,7 @@ def test_words_of_evaluate_are_refused_before_a_world_is_tried(tmp_path, monkeyp
 
 def test_batches_of_nobody_are_refused():
     twin = load_twin("so101_tabletop")
-    suite = on_twin(open_suite("nominal"), twin, open_task("pick_and_place", twin), pictures=False)
+    suite = expand_suite(open_suite("nominal"), twin, open_task("pick_and_place", twin), pictures=False)
     with pytest.raises(InputError, match=r"Batches of -1 worlds are empty"):
         Arena(suite=suite, task="pick_and_place", batch=-1)
 

@@ -13,8 +13,8 @@ from scipy.special import betainc, betaln
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.acting import candidate
-from twinloop.evaluate.comparison import compare_running, compare_stored, decide, settled
+from twinloop.evaluate.candidates import make_candidate
+from twinloop.evaluate.comparison import compare_outcomes, compare_running, compare_stored, is_decided
 from twinloop.stats.sequential import log_e_pairs, sequential_pairs
 
 
@@ -58,33 +58,33 @@ def test_confidence_sequences_hold_the_difference_at_every_look():
 
 def test_the_same_outcomes_are_equivalent_and_never_better():
     won = np.random.default_rng(4).random(200) < 0.5
-    found = decide(won, won, margin=0.1)
-    assert (found.answer, found.discordant) == ("equivalent", (0, 0))
+    found = compare_outcomes(won, won, margin=0.1)
+    assert (found.answer, found.discordant_counts) == ("equivalent", (0, 0))
     assert found.fixed_p_value == 1.0
-    assert "equivalent within 0.1: decided at pair" in found.words()
+    assert "equivalent within 0.1: decided at pair" in found.format_sentence()
 
 
 def test_a_better_policy_is_found_early_and_told():
     rng = np.random.default_rng(5)
     a, b = pairs(rng, 0.6, only_a=0.3, n=200, rows=1)
-    found = decide(a[0], b[0], names=("new", "old"), slices=["x"] * 100 + ["y"] * 100)
+    found = compare_outcomes(a[0], b[0], names=("new", "old"), slices=["x"] * 100 + ["y"] * 100)
     assert found.answer == "better"
     assert found.decided is not None
     assert found.decided < 60
-    assert found.words().startswith("new is better than old: decided at pair")
+    assert found.format_sentence().startswith("new is better than old: decided at pair")
     assert float(found.interval.low) > 0
     assert sum(row[0] for row in found.by_slice.values()) == 200
-    assert decide(b[0], a[0]).answer == "worse"
-    assert settled(a[0], b[0], alpha=0.05, margin=None)
-    assert not settled(a[0, :5], b[0, :5], alpha=0.05, margin=0.05)
+    assert compare_outcomes(b[0], a[0]).answer == "worse"
+    assert is_decided(a[0], b[0], alpha=0.05, margin=None)
+    assert not is_decided(a[0, :5], b[0, :5], alpha=0.05, margin=0.05)
 
 
 def test_few_pairs_decide_nothing_and_say_so():
-    found = decide(np.array([1, 0, 1]), np.array([0, 0, 1]))
+    found = compare_outcomes(np.array([1, 0, 1]), np.array([0, 0, 1]))
     assert found.answer == "undecided"
     assert found.decided is None
-    assert "undecided after 3 pairs" in found.words()
-    assert "--margin" in found.words()
+    assert "undecided after 3 pairs" in found.format_sentence()
+    assert "--margin" in found.format_sentence()
 
 
 def stored(policy, won, **changes):
@@ -98,9 +98,9 @@ def test_stored_evaluations_are_paired_by_trial_and_not_by_row():
     won = [bool(x) for x in np.random.default_rng(6).random(60) < 0.5]
     made = stored("a", won)
     turned = dataclasses.replace(made, policy="b", trials=made.trials.take(list(range(59, -1, -1))))
-    assert compare_stored(made, turned).discordant == (0, 0)
+    assert compare_stored(made, turned).discordant_counts == (0, 0)
     lost = compare_stored(made, stored("c", [False] * 60))
-    assert lost.discordant == (sum(won), 0)
+    assert lost.discordant_counts == (sum(won), 0)
     assert lost.answer == "better"
 
 
@@ -109,14 +109,14 @@ def test_a_lost_world_is_no_success_of_either():
     whole, lost = stored("a", won), stored("b", won)
     at = lost.trials.column_names.index("valid")
     lost = dataclasses.replace(lost, trials=lost.trials.set_column(at, "valid", pa.array([False] * 20 + [True] * 40)))
-    assert compare_stored(whole, lost).discordant == (20, 0)
-    assert compare_stored(lost, whole).discordant == (0, 20)
+    assert compare_stored(whole, lost).discordant_counts == (20, 0)
+    assert compare_stored(lost, whole).discordant_counts == (0, 20)
 
 
 def test_a_lost_world_is_no_success_while_it_runs():
     """An arena whose every world succeeds, and loses those of one policy afterwards."""
 
-    kept, lost = (candidate("expert", name=name) for name in ("kept", "lost"))
+    kept, lost = (make_candidate("expert", name=name) for name in ("kept", "lost"))
     arena: Any = SimpleNamespace(
         suite=SimpleNamespace(name="one", slices=(SimpleNamespace(name="s"),)),
         run_seed=0,
@@ -124,7 +124,7 @@ def test_a_lost_world_is_no_success_while_it_runs():
     )
     found, rows, _ = compare_running(kept, lost, arena, most=64)
     assert found.answer == "better"
-    assert found.discordant == (len(rows), 0)
+    assert found.discordant_counts == (len(rows), 0)
 
 
 @pytest.mark.parametrize(
@@ -143,9 +143,9 @@ def test_what_was_not_tried_alike_is_not_paired(changes, said):
 
 def test_margins_and_outcomes_that_are_none_are_refused():
     with pytest.raises(InputError, match="margin of equivalence must be between 0 and 1"):
-        decide(np.ones(3), np.ones(3), margin=5)
+        compare_outcomes(np.ones(3), np.ones(3), margin=5)
     with pytest.raises(InputError, match="confidence level must be between 0 and 1"):
-        decide(np.ones(3), np.ones(3), alpha=5)
+        compare_outcomes(np.ones(3), np.ones(3), alpha=5)
     with pytest.raises(InputError, match="Give both of every pair"):
         log_e_pairs([1, 0], [1])
     a = stored("a", [True])

@@ -11,11 +11,11 @@ import pytest
 
 from support.evaluate_run import TWO
 from twinloop.core.errors import InputError
-from twinloop.evaluate.acting import TimedActor, TimedImages, candidate
-from twinloop.evaluate.comparison import compare_running, compare_stored, drawn_trials
+from twinloop.evaluate.candidates import TimedActor, TimedImages, make_candidate
+from twinloop.evaluate.comparison import compare_running, compare_stored, draw_trials
 from twinloop.evaluate.run import Arena, evaluate
 from twinloop.evaluate.suite import parse_suite
-from twinloop.evaluate.worlds import on_twin
+from twinloop.evaluate.worlds import expand_suite
 from twinloop.rollout import ExpertActor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -29,7 +29,7 @@ def twin():
 
 @pytest.fixture(scope="module")
 def two(twin):
-    return on_twin(parse_suite(TWO, where="two"), twin, open_task("pick_and_place", twin))
+    return expand_suite(parse_suite(TWO, where="two"), twin, open_task("pick_and_place", twin))
 
 
 @dataclass
@@ -79,18 +79,18 @@ def test_the_same_policy_twice_is_the_same_bit_for_bit_in_any_batch(twin, two, e
     columns = [name for name in again.trials.column_names if name != "latency_s"]
     first = expert.trials.filter(pc.field("slice") == "heavy").slice(0, 2).select(columns)
     assert again.trials.select(columns).to_pylist() == first.to_pylist()
-    assert compare_stored(expert, again).discordant == (0, 0)
+    assert compare_stored(expert, again).discordant_counts == (0, 0)
 
 
 def test_a_policy_that_stands_still_or_breaks_is_told_apart_from_one_that_works(twin, two):
-    nominal = two.selected(["nominal"])
+    nominal = two.select_slices(["nominal"])
     still = evaluate(weakened(still=1.0), twin, suite=nominal, episodes=1, run_seed=5, name="still")
     (row,) = still.trials.to_pylist()
     assert (row["success"], row["valid"], row["time_s"]) == (False, True, None)
     assert row["progress"] < 0.1
     assert row["violations"] == 0
     made = Arena(suite=nominal, task="pick_and_place", run_seed=5)
-    (lost,) = made.run(candidate(weakened(broken=1.0)), [(nominal.slices[0], 0)])
+    (lost,) = made.run(make_candidate(weakened(broken=1.0)), [(nominal.slices[0], 0)])
     assert (lost["success"], lost["valid"]) == (False, False)
     assert lost["reason"]
 
@@ -108,8 +108,8 @@ def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, tw
     for order in ([(nominal, 0), (nominal, 1), (heavy, 0), (heavy, 1)], [(heavy, 1), (nominal, 1), (heavy, 0)]):
         seen = list[tuple]()
         arena = Arena(suite=two, task="pick_and_place", run_seed=1)
-        rows = arena.run(candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
-        assert [row["trial"] for row in rows] == [item.trial(number) for item, number in order]
+        rows = arena.run(make_candidate(lambda twin, task: Noting(task=task, broken=1.0)), order)
+        assert [row["trial"] for row in rows] == [item.get_trial_name(number) for item, number in order]
         assert [mass == 0.08 for mass, _ in seen] == [item is heavy for item, _ in order]
         for (item, number), world in zip(order, seen, strict=True):
             assert begun.setdefault((item.name, number), world) == world
@@ -117,9 +117,9 @@ def test_each_trial_begins_in_its_own_world_in_whatever_order_they_come(twin, tw
 
 
 def test_trials_of_a_comparison_are_spread_over_slices_and_never_repeat(two):
-    source = drawn_trials(Arena(suite=two, task="pick_and_place", run_seed=1))
+    source = draw_trials(Arena(suite=two, task="pick_and_place", run_seed=1))
     drawn = [next(source) for _ in range(400)]
-    names = [item.trial(number) for item, number in drawn]
+    names = [item.get_trial_name(number) for item, number in drawn]
     assert len(set(names)) == 400
     assert abs(sum(item.name == "heavy" for item, _ in drawn) - 200) < 50
 
@@ -132,12 +132,14 @@ def test_planted_success_rates_are_found_and_a_comparison_decides(twin, two):
     u = [np.random.default_rng(int(n)).random() >= planted for row in numbers for n in row]
     assert [bool(x) for x in made.trials["success"].to_pylist()] == u
     arena = Arena(suite=two, task="pick_and_place", run_seed=2)
-    found, rows_a, rows_b = compare_running(candidate("expert"), candidate(weakened(still=planted)), arena, most=300)
+    found, rows_a, rows_b = compare_running(
+        make_candidate("expert"), make_candidate(weakened(still=planted)), arena, most=300
+    )
     assert found.answer == "better"
     assert found.decided < 60
     assert [row["trial"] for row in rows_a] == [row["trial"] for row in rows_b]
-    same, _, _ = compare_running(candidate("expert"), candidate("expert"), arena, margin=0.1, most=300)
-    assert (same.answer, same.discordant) == ("equivalent", (0, 0))
+    same, _, _ = compare_running(make_candidate("expert"), make_candidate("expert"), arena, margin=0.1, most=300)
+    assert (same.answer, same.discordant_counts) == ("equivalent", (0, 0))
 
 
 @pytest.mark.slow
@@ -160,7 +162,7 @@ def test_a_pinned_world_is_a_slice_and_fails_again(twin, tmp_path):
 
 def test_the_time_of_a_command_leaves_out_what_no_robot_does(monkeypatch):
     passed = [0.0]
-    monkeypatch.setattr("twinloop.evaluate.acting.time", SimpleNamespace(perf_counter=lambda: passed[0]))
+    monkeypatch.setattr("twinloop.evaluate.candidates.time", SimpleNamespace(perf_counter=lambda: passed[0]))
 
     def lasting(seconds):
         passed[0] += seconds
@@ -186,7 +188,7 @@ def test_who_cannot_be_tried_is_refused(twin, two):
         evaluate(42, twin, suite=two)
     with pytest.raises(InputError, match="At most 0 pairs cannot give a decision"):
         arena = Arena(suite=two, task="pick_and_place")
-        compare_running(candidate("expert"), candidate("expert"), arena, most=0)
+        compare_running(make_candidate("expert"), make_candidate("expert"), arena, most=0)
 
 
 def test_progress_grows_by_stages_and_is_whole_only_when_done(twin):

@@ -11,7 +11,7 @@ import yaml
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.evaluate.suite import builtin_suites, open_suite, parse_suite, read_suite
 from twinloop.evaluate.variants import with_contact_sensors
-from twinloop.evaluate.worlds import on_twin, stacked
+from twinloop.evaluate.worlds import concatenate_tables, expand_suite
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
@@ -27,17 +27,17 @@ def task(twin):
 
 
 def suite(twin, task, pictures=False, **said):
-    return on_twin(parse_suite({"name": "own", **said}, where="own.yaml"), twin, task, pictures=pictures)
+    return expand_suite(parse_suite({"name": "own", **said}, where="own.yaml"), twin, task, pictures=pictures)
 
 
 def test_every_axis_with_a_default_range_has_two_slices_at_its_ends(twin, task):
-    made = on_twin(open_suite("axes"), twin, task, pictures=True)
+    made = expand_suite(open_suite("axes"), twin, task, pictures=True)
     ranged = [param for param in twin.params.values() if param.default_range is not None]
     assert [item.name for item in made.slices] == [f"{p.name}:{end}" for p in ranged for end in ("low", "high")]
     for low, high, param in zip(made.slices[::2], made.slices[1::2], ranged, strict=True):
         ends = [item.values[param.name] for item in (low, high)]
         assert ends == [float(param.absolute(end, param.op)) for end in param.default_range]
-    bare = on_twin(open_suite("axes"), twin, task)
+    bare = expand_suite(open_suite("axes"), twin, task)
     seen = {p.name for p in ranged if p.quantity.visual or p.quantity.device in ("camera", "depth", "lidar")}
     assert {name for item in bare.slices for name in item.values}.isdisjoint(seen)
     assert len(bare.slices) == 2 * (len(ranged) - len(seen))
@@ -55,18 +55,18 @@ def test_worlds_are_functions_of_seed_slice_and_number_alone(twin, task):
     said = [{"name": "a", "set": {"object/cube/mass": 0.05}}, {"name": "b"}]
     made, turned = suite(twin, task, slices=said), suite(twin, task, slices=said[::-1])
     (a, b), other = made.slices, turned.slices[1]
-    rows = made.table(a, a.numbers([0, 1, 2]), run_seed=3, nstep=4)
-    again = turned.table(other, other.numbers([2]), run_seed=3, nstep=4)
+    rows = made.draw_table(a, a.get_episode_numbers([0, 1, 2]), run_seed=3, nstep=4)
+    again = turned.draw_table(other, other.get_episode_numbers([2]), run_seed=3, nstep=4)
     np.testing.assert_array_equal(rows.values[2], again.values[0])
     assert (rows["object/cube/mass"] == 0.05).all()
     assert len(np.unique(rows["object/cube/position/x"])) == 3
-    moved = {name for name in twin.moved(rows) if not name.startswith("object/")}
+    moved = {name for name in twin.find_changed_params(rows) if not name.startswith("object/")}
     assert not moved  # nominal physics
-    both = stacked([rows, made.table(b, b.numbers([0, 1]), run_seed=3, nstep=4)])
+    both = concatenate_tables([rows, made.draw_table(b, b.get_episode_numbers([0, 1]), run_seed=3, nstep=4)])
     assert both.nworld == 5
-    assert both.seeds.episodes.tolist() == [*a.numbers([0, 1, 2]), *b.numbers([0, 1])]
+    assert both.seeds.episodes.tolist() == [*a.get_episode_numbers([0, 1, 2]), *b.get_episode_numbers([0, 1])]
     assert rows["object/cube/position/x"][0] != both["object/cube/position/x"][3]
-    assert (made.table(a, a.numbers([0]), run_seed=4, nstep=4).values != rows.values[0]).any()
+    assert (made.draw_table(a, a.get_episode_numbers([0]), run_seed=4, nstep=4).values != rows.values[0]).any()
 
 
 def test_a_suite_of_its_own_sets_draws_declares_and_replaces(twin, task, tmp_path):
@@ -81,18 +81,20 @@ slices:
   - {name: can, object: {shape: cylinder, size: 0.02, mass: 0.07}}
 """
     (tmp_path / "mine.yaml").write_text(text)
-    made = on_twin(read_suite(tmp_path / "mine.yaml"), twin, task)
+    made = expand_suite(read_suite(tmp_path / "mine.yaml"), twin, task)
     assert [item.episodes for item in made.slices] == [5, 3, 3]
     assert made.episodes == 11
     pushed, slippery, can = made.slices
-    assert made.table(pushed, pushed.numbers([0]), run_seed=0, nstep=4)["push/gripper/force"] == 2.0
-    drawn = made.table(slippery, slippery.numbers(range(9)), run_seed=0, nstep=4)["object/cube/friction/slide"]
+    assert made.draw_table(pushed, pushed.get_episode_numbers([0]), run_seed=0, nstep=4)["push/gripper/force"] == 2.0
+    drawn = made.draw_table(slippery, slippery.get_episode_numbers(range(9)), run_seed=0, nstep=4)[
+        "object/cube/friction/slide"
+    ]
     assert ((drawn >= 0.2) & (drawn <= 0.3)).all()
     assert len(set(drawn)) == 9
-    model = made.variant(can).model
+    model = made.open_variant(can).model
     assert model.body("cube").mass[0] == pytest.approx(0.07)
     assert model.geom("cube").size[1] == pytest.approx(twin.model.geom_aabb[twin.model.geom("cube").id, 5], rel=1e-3)
-    assert made.variant(pushed) is made.twin
+    assert made.open_variant(pushed) is made.twin
     assert made.spec.hash != open_suite("nominal").hash
     assert yaml.safe_load(yaml.safe_dump(made.spec.model_dump(mode="json"))) == made.spec.model_dump(mode="json")
 
@@ -100,19 +102,19 @@ slices:
 def test_the_suite_of_the_page_is_one(twin, task):
     page = (Path(__file__).parents[2] / "docs" / "guides" / "evaluation.md").read_text()
     text = page.split("```yaml\n")[1].split("```")[0]
-    made = on_twin(parse_suite(yaml.safe_load(text), where="docs/guides/evaluation.md"), twin, task)
+    made = expand_suite(parse_suite(yaml.safe_load(text), where="docs/guides/evaluation.md"), twin, task)
     assert len(made.slices) == 3 + 2 * 6 + 4
     for item in made.slices[:2]:
-        assert made.table(item, item.numbers([0]), run_seed=0, nstep=2).nworld == 1
+        assert made.draw_table(item, item.get_episode_numbers([0]), run_seed=0, nstep=2).nworld == 1
     listed = {line.split("`")[1] for line in page.splitlines() if line.startswith("| `") and line.count("|") == 4}
     assert set(builtin_suites()) <= listed
 
 
 def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_refused_in_ones_own(twin, task):
-    made = on_twin(builtin_suites()["unseen"], twin, task)
+    made = expand_suite(builtin_suites()["unseen"], twin, task)
     assert [line for line in made.left_out if "only the appearance" in line]
     assert "dark" not in {item.name for item in made.slices}
-    assert "dark" in {item.name for item in on_twin(builtin_suites()["unseen"], twin, task, pictures=True).slices}
+    assert "dark" in {item.name for item in expand_suite(builtin_suites()["unseen"], twin, task, pictures=True).slices}
     with pytest.raises(UnknownNameError, match="object/cube/masse"):
         suite(twin, task, slices=[{"name": "a", "set": {"object/cube/masse": 1.0}}])
 
@@ -135,16 +137,16 @@ def test_slices_that_a_twin_cannot_have_are_left_out_of_what_comes_with_us_and_r
 def test_what_is_wrong_with_a_suite_is_named(twin, task, said, words):
     with pytest.raises(InputError, match=words):
         made = suite(twin, task, **said)
-        made.table(made.slices[0], made.slices[0].numbers([0]), run_seed=0, nstep=1)
+        made.draw_table(made.slices[0], made.slices[0].get_episode_numbers([0]), run_seed=0, nstep=1)
 
 
 def test_unknown_suites_slices_and_numbers_are_named(twin, task):
     with pytest.raises(UnknownNameError, match=r"nomnal.*nominal"):
         open_suite("nomnal")
-    made = on_twin(open_suite("latency"), twin, task)
+    made = expand_suite(open_suite("latency"), twin, task)
     with pytest.raises(UnknownNameError, match="late_\\*"):
-        made.selected(["late_*"])
-    assert len(made.selected(["command_*"]).slices) == 5
+        made.select_slices(["late_*"])
+    assert len(made.select_slices(["command_*"]).slices) == 5
     with pytest.raises(InputError, match="0 episodes per slice"):
         made.with_episodes(0)
 

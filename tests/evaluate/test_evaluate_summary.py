@@ -10,7 +10,7 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.summary import EvaluationSummary, worst_rate
+from twinloop.evaluate.summary import EvaluationSummary, compute_worst_rate
 
 
 def planted(rates, n, seed):
@@ -43,12 +43,12 @@ def test_the_worst_slice_is_given_an_interval_that_knows_it_was_chosen():
     for seed in range(300):
         random = np.random.default_rng(seed)
         counts = [(int(random.binomial(20, 0.8)), 20) for _ in range(12)]
-        alike.append(worst_rate(counts, level=0.9).covers(0.8))
-        own = min(worst_rate([pair], level=0.9).high.item() for pair in counts)
+        alike.append(compute_worst_rate(counts, level=0.9).covers(0.8))
+        own = min(compute_worst_rate([pair], level=0.9).high.item() for pair in counts)
         naive.append(own >= 0.8)
         rates = np.linspace(0.5, 0.95, 12)
         counts = [(int(random.binomial(20, rate)), 20) for rate in rates]
-        unlike.append(worst_rate(counts, level=0.9).covers(0.5))
+        unlike.append(compute_worst_rate(counts, level=0.9).covers(0.5))
     assert np.mean(alike) >= 0.9
     assert np.mean(unlike) >= 0.9
     assert np.mean(naive) < 0.9  # the interval of one slice, taken of the worst of twelve, does not hold

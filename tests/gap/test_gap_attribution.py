@@ -15,12 +15,12 @@ from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import generator
 from twinloop.gap.attribution.attribute import AttributionOptions, attribute
 from twinloop.gap.attribution.groups import changed_params, parameter_groups
-from twinloop.gap.attribution.result import OVERALL, ChannelExplanation, ErrorCause, joined_groups
+from twinloop.gap.attribution.result import OVERALL, ChannelExplanation, ErrorCause, join_groups
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import Interval
-from twinloop.workflows.run.results import finite
+from twinloop.workflows.run.results import replace_nonfinite
 
 OPTIONS = AttributionOptions(resamples=400)
 
@@ -55,7 +55,7 @@ def test_a_planted_error_is_attributed_to_its_group(twin, backend, planted, caus
     assert share.covers(1.0)
     assert share.estimate > 0.8
     explained = found.explanation("position/j0")
-    assert [c.name for c in explained.claimed][:1] == [cause]
+    assert [c.name for c in explained.significant_causes][:1] == [cause]
     others = [i for i in range(len(found.names)) if i != row]
     assert all(found.share.interval.at(i, 0).covers(0.0) for i in others)
 
@@ -144,9 +144,9 @@ def test_groups_that_cannot_be_told_apart_are_told_of_together():
     rng = generator(0, "test/joined")
     common, own = 5 * rng.standard_normal(500), rng.standard_normal((500, 3))
     replicates = np.stack([common + own[:, 0], own[:, 1], -common + own[:, 2]], axis=-1)
-    assert joined_groups(replicates) == [[0, 2], [1]]
-    assert joined_groups(own) == [[0], [1], [2]]
-    assert joined_groups(0.005 * replicates) == [[0], [1], [2]]  # known well enough apart
+    assert join_groups(replicates) == [[0, 2], [1]]
+    assert join_groups(own) == [[0], [1], [2]]
+    assert join_groups(0.005 * replicates) == [[0], [1], [2]]  # known well enough apart
 
 
 def interval(estimate, half):
@@ -185,7 +185,7 @@ def test_a_perfect_twin_has_nothing_to_attribute(twin, backend):
     found = shared(backend, twin, log_of(twin, backend, {}), moved(twin, {KP: 1.5}))
     assert np.isnan(found.share.interval.estimate).all()
     assert found.explanation().sentence() == f"There is no error of {OVERALL} to attribute."
-    json.dumps(finite(found.to_json()), allow_nan=False)
+    json.dumps(replace_nonfinite(found.to_json()), allow_nan=False)
 
 
 def test_few_episodes_have_shares_without_claims(twin, backend):
@@ -193,7 +193,7 @@ def test_few_episodes_have_shares_without_claims(twin, backend):
     found = shared(backend, twin, log_of(twin, backend, values, count=3), known(values, 1e-6, twin))
     words = found.explanation("position/j0").sentence()
     assert "No share is significant (3 episodes, no interval: at least 4 are needed)" in words
-    assert not found.explanation("position/j0").claimed
+    assert not found.explanation("position/j0").significant_causes
 
 
 def test_logs_too_long_are_replayed_in_part_and_evenly(twin, backend):

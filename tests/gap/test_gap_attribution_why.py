@@ -14,8 +14,8 @@ from twinloop.report.gap_attribution import share_panels
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.workflows.gap.requests import AttributionOptionsRequest
-from twinloop.workflows.gap.why import explain, own_groups, why_section
-from twinloop.workflows.run.results import finite
+from twinloop.workflows.gap.why import explain, load_groups, why_section
+from twinloop.workflows.run.results import replace_nonfinite
 
 pytest.importorskip("plotly")
 
@@ -50,7 +50,7 @@ def test_figures_name_shares_and_what_is_left(why):
     assert figures["share/loop"].estimate + figures["share/damping"].estimate + figures["unexplained"].estimate == (
         pytest.approx(1.0)
     )
-    json.dumps(finite(why.to_json()), allow_nan=False)
+    json.dumps(replace_nonfinite(why.to_json()), allow_nan=False)
 
 
 def test_the_page_shows_bars_exchanges_and_sensitivity(why):
@@ -76,11 +76,11 @@ def test_panels_have_a_bar_for_each_cause():
 def test_groups_of_a_file_are_read_beside_those_of_the_command_line(tmp_path):
     path = tmp_path / "groups.yaml"
     path.write_text("gains: [actuator/*/kp]\nlags:\n- actuator/*/delay\n")
-    own = own_groups(AttributionOptionsRequest(groups=path, group=("zero=actuator/*/bias",)))
+    own = load_groups(AttributionOptionsRequest(groups=path, group=("zero=actuator/*/bias",)))
     assert own == {"gains": ("actuator/*/kp",), "lags": ("actuator/*/delay",), "zero": ("actuator/*/bias",)}
     path.write_text("gains: actuator/*/kp\n")
     with pytest.raises(InputError, match="groups.yaml holds no groups. Write `NAME: "):
-        own_groups(AttributionOptionsRequest(groups=path))
+        load_groups(AttributionOptionsRequest(groups=path))
 
 
 def test_noise_comes_from_what_is_left_where_no_floor_was_given(why):

@@ -4,15 +4,20 @@ import numpy as np
 import pytest
 
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
-from twinloop.core.imaging import display_of
+from twinloop.core.imaging import linear_to_srgb
 from twinloop.core.params import SeedPath
 from twinloop.gap.vision.camera_detail import fit_blur
-from twinloop.gap.vision.camera_remedy import developed_again, find_remedies, remedied, statistics_of
-from twinloop.gap.vision.develop import CameraResponse, noise_variance, redeveloped
-from twinloop.gap.vision.difference import figures_of
-from twinloop.gap.vision.picture_statistics import edge_spread, noise_levels, picture_statistics, sampled_pixels
+from twinloop.gap.vision.camera_remedy import apply_remedies, compute_statistics, find_remedies, redevelop_episodes
+from twinloop.gap.vision.develop import CameraResponse, noise_variance, redevelop_images
+from twinloop.gap.vision.difference import compute_image_metrics
+from twinloop.gap.vision.image_statistics import (
+    compute_image_statistics,
+    measure_edge_spread,
+    measure_noise,
+    sample_pixels,
+)
 from twinloop.sensors.camera import CameraModel, CameraSeeds, develop
-from twinloop.sensors.camera.blur import blurred
+from twinloop.sensors.camera.blur import blur_images
 from twinloop.sensors.camera.tone import display_of_linear
 
 BASE = {"noise_scale": 1.0, "read_noise": 2.0, "full_well": 6000.0}
@@ -23,13 +28,13 @@ EPISODES = 8
 @pytest.fixture(scope="module")
 def sim():
     pictures = camera_pictures(EPISODES, **BASE)
-    pixels = [sampled_pixels(part, seed=i) for i, part in enumerate(pictures)]
-    return pictures, pixels, statistics_of(pictures)
+    pixels = [sample_pixels(part, seed=i) for i, part in enumerate(pictures)]
+    return pictures, pixels, compute_statistics(pictures)
 
 
 def _found(sim, **planted):
     pictures, pixels, statistics = sim
-    real = statistics_of(camera_pictures(EPISODES, first=100, **{**BASE, **planted}), seed=50)
+    real = compute_statistics(camera_pictures(EPISODES, first=100, **{**BASE, **planted}), seed=50)
     return real, find_remedies(real, statistics, pixels, pictures, LOOK, sensor="front")
 
 
@@ -61,9 +66,9 @@ def _named_and_closed(sim, planted, tolerance):
     for name, off in tolerance.items():
         assert abs(values[name].value - planted[name]) < off
         assert values[name].parameter == f"sensor/front/{name}"
-    after = statistics_of(developed_again(sim[0], LOOK, remedied(LOOK, found)))
-    target, before, now = (figures_of(s).mean for s in (real, sim[2], after))
-    spread = figures_of(sim[2]).values.std(axis=0)
+    after = compute_statistics(redevelop_episodes(sim[0], LOOK, apply_remedies(LOOK, found)))
+    target, before, now = (compute_image_metrics(s).mean for s in (real, sim[2], after))
+    spread = compute_image_metrics(sim[2]).values.std(axis=0)
     large = np.abs(target - before) > 3 * spread
     assert large.any()
     assert (np.abs(target - now) < 0.35 * np.abs(target - before))[large].all()
@@ -78,20 +83,20 @@ def test_another_seed_of_the_same_camera_needs_nothing(sim):
 def test_undoing_and_doing_again_is_the_same_picture():
     picture = camera_pictures(1, gamma=1.2, white_balance_red=1.3, saturation=0.8)[0]
     look = CameraResponse(model=CameraModel(gamma=1.2, white_balance_red=1.3, saturation=0.8))
-    again = redeveloped(picture, look, look)
+    again = redevelop_images(picture, look, look)
     assert np.abs(again.astype(int) - picture).max() <= 1
 
 
 def test_developing_again_is_what_the_other_camera_delivers():
     old, new = camera_pictures(1, blur=0.0)[0], camera_pictures(1, blur=0.0, exposure_compensation=-0.5, gamma=1.2)[0]
     look = CameraResponse()
-    made = redeveloped(old, look, look.with_values(exposure_compensation=-0.5, gamma=1.2))
+    made = redevelop_images(old, look, look.with_values(exposure_compensation=-0.5, gamma=1.2))
     assert np.abs(made.astype(int) - new).max() <= 2
 
 
 def test_a_spot_can_be_taken_away_as_well():
     sharp, soft = camera_pictures(6, blur=0.5), camera_pictures(6, blur=1.0)
-    real = np.array([edge_spread(part) for part in sharp])
+    real = np.array([measure_edge_spread(part) for part in sharp])
     found = fit_blur(real, soft, CameraResponse(blur=1.0))
     assert found is not None
     assert abs(found.value - 0.5) < 0.12
@@ -100,8 +105,8 @@ def test_a_spot_can_be_taken_away_as_well():
 def test_the_width_of_an_edge_is_its_spot():
     light = np.full((1, 80, 80, 3), 0.1, dtype=np.float32)
     light[:, 20:60, 20:60] = 0.6
-    pictures = [np.rint(255 * display_of(blurred(light, blur))).astype(np.uint8) for blur in (0.8, 1.2, 1.6)]
-    squares = np.square([edge_spread(picture) for picture in pictures])
+    pictures = [np.rint(255 * linear_to_srgb(blur_images(light, blur))).astype(np.uint8) for blur in (0.8, 1.2, 1.6)]
+    squares = np.square([measure_edge_spread(picture) for picture in pictures])
     assert np.diff(squares) == pytest.approx(
         np.diff(np.square([0.8, 1.2, 1.6])), rel=0.2
     )  # samples fall beside the edge
@@ -114,14 +119,14 @@ def test_the_noise_of_a_flat_surface_is_the_sensors():
     shown = develop(light, model, time=[0.0], numbers=[0], seeds=seeds)
     slope = (display_of_linear(0.2501, model) - display_of_linear(0.2499, model)) / 0.0002
     expected = noise_variance(np.array(0.25), model) * (255 * slope) ** 2 + 1 / 12
-    found = noise_levels(shown)
+    found = measure_noise(shown)
     assert found[np.isfinite(found)] == pytest.approx(float(expected), rel=0.08)
 
 
 def test_statistics_of_a_grey_card():
     card = np.full((2, 64, 64, 3), 100, dtype=np.uint8)
     card[:, :, 32:] = 150
-    row = picture_statistics(card, sampled_pixels(card))
+    row = compute_image_statistics(card, sample_pixels(card))
     assert row.means[0] == pytest.approx(125.0)
     assert row.contrast[0] == pytest.approx(25.0)
     assert row.balance[0] == pytest.approx(1.0)

@@ -17,7 +17,7 @@ from twinloop.gap.policies.paired_trials import arms_by_task
 
 
 def counts(*rows, task=""):
-    return Trials.joined([Trials.of_counts(name, "real", won, n, task=task) for name, won, n in rows])
+    return Trials.concatenate_trials([Trials.of_counts(name, "real", won, n, task=task) for name, won, n in rows])
 
 
 def coins(name, rate, n, *, seed, pair=False, task=""):
@@ -55,12 +55,12 @@ def test_not_different_is_not_equal_until_it_is_shown():
 
 
 def test_sequential_answers():
-    trials = Trials.joined([coins("a", 0.95, 60, seed=1), coins("b", 0.35, 64, seed=2)])
+    trials = Trials.concatenate_trials([coins("a", 0.95, 60, seed=1), coins("b", 0.35, 64, seed=2)])
     run = compare_policies(trials, "a", "b", sequential=True).tasks[0].sequential
     assert run is not None
     assert run.answer == "differs"
     assert run.leftover == 4
-    short = Trials.joined([coins("a", 0.95, 6, seed=1), coins("b", 0.35, 6, seed=2)])
+    short = Trials.concatenate_trials([coins("a", 0.95, 6, seed=1), coins("b", 0.35, 6, seed=2)])
     waiting = compare_policies(short, "a", "b", sequential=True).tasks[0].sequential
     assert waiting is not None
     assert waiting.answer == "undecided"
@@ -76,7 +76,7 @@ def test_shared_starts_are_paired_and_pay():
     for name, won in (("a", first), ("b", second)):
         part = coins(name, 0.5, 40, seed=0, pair=True)
         rows.append(replace(part, score=won.astype(np.float64), success=tuple(map(bool, won))))
-    task = compare_policies(Trials.joined(rows), "a", "b").tasks[0]
+    task = compare_policies(Trials.concatenate_trials(rows), "a", "b").tasks[0]
     assert task.arms.paired
     assert task.test == "McNemar, exact"
     assert task.answer == "differs"
@@ -90,7 +90,7 @@ def test_scores_and_conditions():
         )
         for name, law in (("a", (8, 3)), ("b", (3, 8)))
     ]
-    task = compare_policies(Trials.joined(parts), "a", "b").tasks[0]
+    task = compare_policies(Trials.concatenate_trials(parts), "a", "b").tasks[0]
     assert task.arms.measure == "score"
     assert task.answer == "differs"
     assert bool(task.valid.covers(5 / 11))
@@ -106,16 +106,16 @@ def test_conditions_become_strata():
             ("b", "bright", 3, 10),
         )
     ]
-    task = compare_policies(Trials.joined(parts), "a", "b").tasks[0]
+    task = compare_policies(Trials.concatenate_trials(parts), "a", "b").tasks[0]
     assert task.p_value < 0.01  # the harder condition was tried more often with a
     assert task.others["stratified by condition, exact"] == pytest.approx(1.0)
     assert task.strata is not None
     assert float(task.strata.estimate) == pytest.approx(0.0, abs=1e-12)
-    assert len(arms_by_task(Trials.joined(parts), "a", "b", domain="real")[0].strata) == 2
+    assert len(arms_by_task(Trials.concatenate_trials(parts), "a", "b", domain="real")[0].strata) == 2
 
 
 def test_tasks_are_adjusted_together():
-    trials = Trials.joined([counts(("a", 9, 10), ("b", 4, 10), task=f"t{i}") for i in range(4)])
+    trials = Trials.concatenate_trials([counts(("a", 9, 10), ("b", 4, 10), task=f"t{i}") for i in range(4)])
     found = compare_policies(trials, "a", "b")
     assert [task.arms.task for task in found.tasks] == ["t0", "t1", "t2", "t3"]
     for task in found.tasks:
@@ -147,7 +147,7 @@ def test_wrong_questions_are_named():
     with pytest.raises(InputError, match="10 of 10 trials of mcpilco and 10 of 10 of sac_lqr have none"):
         compare_policies(DFKI, "mcpilco", "sac_lqr", paired=True)
     with pytest.raises(InputError, match="no common task"):
-        apart = Trials.joined([counts(("a", 1, 2), task="x"), counts(("b", 1, 2), task="y")])
+        apart = Trials.concatenate_trials([counts(("a", 1, 2), task="x"), counts(("b", 1, 2), task="y")])
         compare_policies(apart, "a", "b")
     for margin in (0.0, -0.2):
         with pytest.raises(InputError, match="margin of equivalence"):

@@ -17,7 +17,7 @@ from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import load_twin
-from twinloop.workflows.gap.options import replay_options
+from twinloop.workflows.gap.options import build_replay_options
 from twinloop.workflows.gap.requests import ComparisonOptions
 
 WINDOWS = ReplayOptions(window=1.0, start="measured")
@@ -119,17 +119,17 @@ def test_constant_velocity_and_hold_are_what_they_say(twin, backend):
 def test_what_is_asked_on_the_command_line_becomes_options(twin, backend):
     log = arm_log(twin, backend, {}, count=1)
     cube = load_twin("cube_toss")
-    assert replay_options(ComparisonOptions(), twin, log).window == 1.0
-    assert replay_options(ComparisonOptions(window=0.0), twin, log).window is None
-    assert not replay_options(ComparisonOptions(), twin, log).contacts
+    assert build_replay_options(ComparisonOptions(), twin, log).window == 1.0
+    assert build_replay_options(ComparisonOptions(window=0.0), twin, log).window is None
+    assert not build_replay_options(ComparisonOptions(), twin, log).contacts
     with pytest.raises(InputError, match="--window -1: give seconds"):
-        replay_options(ComparisonOptions(window=-1.0), twin, log)
+        build_replay_options(ComparisonOptions(window=-1.0), twin, log)
     with pytest.raises(InputError, match="--stride 0.5: give seconds between windows, and a --window"):
-        replay_options(ComparisonOptions(window=0.0, stride=0.5), twin, log)
+        build_replay_options(ComparisonOptions(window=0.0, stride=0.5), twin, log)
     with pytest.raises(InputError, match=r"--condition mass: write PARAMETER=CONDITION"):
-        replay_options(ComparisonOptions(condition=("mass",)), twin, log)
+        build_replay_options(ComparisonOptions(condition=("mass",)), twin, log)
     with pytest.raises(InputError, match=r"no robot, and the log no pose of its free bodies \(pose/cube"):
-        replay_options(ComparisonOptions(), cube, log)
+        build_replay_options(ComparisonOptions(), cube, log)
 
 
 def test_mistakes_are_named(twin, backend):
@@ -154,7 +154,7 @@ def test_tosses_are_told_apart_by_contact(backend):
     real_set("contactnets_cube_tosses")
     tosses = load("contactnets_cube_tosses")[0][:12]
     cube = load_twin("cube_toss")
-    report = measure_gap(cube, tosses, backend=backend, options=replay_options(ComparisonOptions(), cube, tosses))
+    report = measure_gap(cube, tosses, backend=backend, options=build_replay_options(ComparisonOptions(), cube, tosses))
     assert [phase.name for phase in report.phases] == ["free", "contact onset", "contact"]
     distance = [phase.rmse["nominal"].estimate[0] for phase in report.phases]
     assert distance == sorted(distance)  # in the air nothing but the first state is wrong
@@ -181,8 +181,8 @@ def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
     log = [replace(piece, index=number) for number, piece in enumerate(log)]
     servo = load_twin("xl330_pendulum")
     told = ComparisonOptions(condition=("actuator/pendulum/firmware_gain=firmware_kp",))
-    right = measure_gap(servo, log, backend=backend, options=replay_options(told, servo, log))
-    wrong = measure_gap(servo, log, backend=backend, options=replay_options(ComparisonOptions(), servo, log))
+    right = measure_gap(servo, log, backend=backend, options=build_replay_options(told, servo, log))
+    wrong = measure_gap(servo, log, backend=backend, options=build_replay_options(ComparisonOptions(), servo, log))
     assert right.overall_skill.low > 0.5
     assert right.rmse["nominal"].estimate[0] < 0.8 * wrong.rmse["nominal"].estimate[0]
     assert right.floor is None  # equal commands, but under unlike gains
@@ -191,7 +191,7 @@ def test_a_servo_is_measured_under_the_gain_that_each_log_states(backend):
 @pytest.mark.slow
 def test_repeated_rollouts_of_a_pendulum_have_a_floor(backend):
     folder = real_set("dfki_double_pendulum")
-    rollouts = [raw.episode() for raw in islice(read_rollouts(folder), 10)]
+    rollouts = [raw.to_episode() for raw in islice(read_rollouts(folder), 10)]
     options = ReplayOptions(window=0.5, start="measured", torque="measured")
     report = measure_gap(load_twin("double_pendulum"), rollouts, backend=backend, options=options, repeats="task")
     assert report.floor.groups == (tuple(range(10)),)

@@ -7,8 +7,8 @@ import yaml
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Embedding, require_same_encoder
-from twinloop.encoders.classical import features, lab_of
-from twinloop.encoders.pictures import Preprocessing, open_encoder
+from twinloop.encoders.classical import compute_features, convert_to_lab
+from twinloop.encoders.images import Preprocessing, open_encoder
 
 STATED = {"size": [8, 12], "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.25, 0.5]}
 
@@ -21,7 +21,7 @@ def test_classical_features_are_finite_and_tell_what_changed():
     assert np.isfinite(rows).all()
     assert rows[:1] == pytest.approx(encoder.encode(plain[:1]), abs=1e-4)
     soft, red = camera_pictures(1, frames=2, blur=1.5)[0], camera_pictures(1, frames=2, white_balance_red=1.3)[0]
-    before, blurred, tinted = (features(p) for p in (plain, soft, red))
+    before, blurred, tinted = (compute_features(p) for p in (plain, soft, red))
     moved = {name: np.abs(blurred[name] - before[name]).max() for name in before}
     assert moved["spectrum"] > 0.2
     assert moved["spectrum"] > 5 * np.abs(tinted["spectrum"] - before["spectrum"]).max()
@@ -31,7 +31,7 @@ def test_classical_features_are_finite_and_tell_what_changed():
 def test_lab_is_cies():
     colours = np.array([[[[255, 255, 255], [255, 0, 0], [0, 0, 0], [119, 119, 119]]]], dtype=np.uint8)
     wanted = [[100, 0, 0], [53.24, 80.09, 67.20], [0, 0, 0], [50.03, 0, 0]]
-    assert lab_of(colours)[0, 0] == pytest.approx(np.array(wanted), abs=0.05)
+    assert convert_to_lab(colours)[0, 0] == pytest.approx(np.array(wanted), abs=0.05)
 
 
 def test_pictures_too_small_for_classical_features():

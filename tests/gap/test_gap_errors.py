@@ -85,7 +85,7 @@ def test_what_is_lost_reads_infinity_and_is_named(twin, backend, episodes):
         source="sim",
     )
     found = window_errors(backend, twin, [episodes[0], wild], twin.table(1), options=OPTIONS, edges=EDGES)
-    assert found.diverged.tolist() == [[False, True]]
+    assert found.diverged_mask.tolist() == [[False, True]]
     assert np.isinf(found.rmse()).all()
     with pytest.raises(InputError, match="so101_tabletop diverges in episode 9 with the nominal parameters"):
         found.require_finite(twin, ["nominal"])

@@ -11,13 +11,13 @@ from twinloop.core.units import UnitMap
 from twinloop.gap.dynamics.events import MEANINGS, event_masks
 from twinloop.gap.dynamics.motion import (
     EventThresholds,
-    about,
-    breakaways,
-    directions,
-    onsets,
-    reading_noise,
-    reversals,
-    speeds,
+    compute_directions,
+    compute_speeds,
+    estimate_reading_noise,
+    find_breakaways,
+    find_onsets,
+    find_reversals,
+    widen_mask,
 )
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 from twinloop.twin import load_twin
@@ -43,10 +43,10 @@ def frames(mask):
 @pytest.mark.parametrize("noise", [0.0, 0.002])
 def test_turns_and_starts_are_where_they_were_made(noise):
     position = strokes(noise=noise)
-    speed, sd = speeds(position, HZ, 0.12)
+    speed, sd = compute_speeds(position, HZ, 0.12)
     assert speed[0, 20, 0] == pytest.approx(2.0, abs=5 * max(float(sd[0]), 1e-9))
-    direction = directions(speed, np.maximum(4 * sd, 0.05))
-    turns, starts = frames(reversals(direction)), frames(breakaways(direction, 10))
+    direction = compute_directions(speed, np.maximum(4 * sd, 0.05))
+    turns, starts = frames(find_reversals(direction)), frames(find_breakaways(direction, 10))
     assert turns == pytest.approx([100, 200, 300], abs=6)  # half of the speed's span
     assert starts == pytest.approx([100, 200, 300], abs=6)
 
@@ -54,12 +54,12 @@ def test_turns_and_starts_are_where_they_were_made(noise):
 def test_noise_is_told_from_motion_and_never_below_the_rounding():
     rng = np.random.default_rng(1)
     moving = np.sin(np.arange(3000) / 40.0)[None, :, None]
-    assert reading_noise(moving + 0.003 * rng.normal(size=(1, 3000, 1)))[0] == pytest.approx(0.003, rel=0.1)
+    assert estimate_reading_noise(moving + 0.003 * rng.normal(size=(1, 3000, 1)))[0] == pytest.approx(0.003, rel=0.1)
     rounded = np.round(moving / 0.01) * 0.01
-    assert reading_noise(rounded)[0] >= 0.0099 / np.sqrt(12)
+    assert estimate_reading_noise(rounded)[0] >= 0.0099 / np.sqrt(12)
     still = 0.01 * rng.normal(size=(20, 300, 1))
-    speed, sd = speeds(still, HZ, 0.12)
-    moves = directions(speed, 4 * sd) != 0
+    speed, sd = compute_speeds(still, HZ, 0.12)
+    moves = compute_directions(speed, 4 * sd) != 0
     assert moves.mean() < 0.002
 
 
@@ -68,7 +68,7 @@ def test_speeds_know_gaps_and_short_windows():
     position[0, :, 0] = np.arange(40) * 0.01
     position[1, :3, 0] = [0.0, 0.01, 0.02]
     position[2, :2, 0] = [0.0, 0.01]
-    speed, _ = speeds(position, HZ, 0.12)
+    speed, _ = compute_speeds(position, HZ, 0.12)
     assert speed[0] == pytest.approx(np.ones((40, 1)))
     assert speed[1, :3, 0] == pytest.approx(np.ones(3))
     assert speed[2, :2, 0] == pytest.approx(np.ones(2))
@@ -79,7 +79,7 @@ def test_speeds_know_gaps_and_short_windows():
 def test_about_is_the_slow_loop(marks, before, after):
     mask = np.array(marks)[None, :, None]
     slow = [any(marks[max(0, i - after) : i + before + 1]) for i in range(len(marks))]
-    assert about(mask, before, after)[0, :, 0].tolist() == slow
+    assert widen_mask(mask, before, after)[0, :, 0].tolist() == slow
 
 
 @given(st.lists(st.integers(-1, 1), min_size=1, max_size=25), st.integers(1, 4))
@@ -90,13 +90,13 @@ def test_reversals_and_breakaways_are_the_slow_loop(values, rest):
         moved = [v for v in values[:i] if v]
         turns.append(bool(now and moved and moved[-1] != now))
         starts.append(bool(now and i >= rest and not any(values[i - rest : i])))
-    assert reversals(direction)[0, :, 0].tolist() == turns
-    assert breakaways(direction, rest)[0, :, 0].tolist() == starts
+    assert find_reversals(direction)[0, :, 0].tolist() == turns
+    assert find_breakaways(direction, rest)[0, :, 0].tolist() == starts
 
 
 def test_a_window_does_not_begin_with_an_onset():
     mask = np.array([True, True, False, True])[None, :, None]
-    assert frames(onsets(mask)) == [3]
+    assert frames(find_onsets(mask)) == [3]
 
 
 @pytest.fixture(scope="module")

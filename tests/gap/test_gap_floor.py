@@ -8,7 +8,7 @@ import pytest
 from support.gap_logs import arm_log, arm_twin
 from twinloop.core.errors import InputError
 from twinloop.gap import measure_gap
-from twinloop.gap.dynamics.noise_floor import RepeatPairs, find_repeats, floor_resampling, pair_sums
+from twinloop.gap.dynamics.noise_floor import RepeatPairs, find_repeats, floor_resampling, sum_pairs
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 
@@ -69,8 +69,8 @@ def test_a_wrong_twin_has_a_ratio_above_one_in_its_joint(twin, backend):
 
 def test_pairs_are_the_plain_differences_of_windows(twin, repeats):
     logs = prepare_replay(twin, [repeats[0], repeats[3]], ReplayOptions(window=0.5, start="measured"))
-    ((a, b, squared, count),) = pair_sums(logs, (0, 3), np.array([0.0, np.inf]))
-    mine, other = logs.of_episodes([0]).measured[:, 1:], logs.of_episodes([3]).measured[:, 1:]
+    ((a, b, squared, count),) = sum_pairs(logs, (0, 3), np.array([0.0, np.inf]))
+    mine, other = logs.select_episodes([0]).measured[:, 1:], logs.select_episodes([3]).measured[:, 1:]
     assert (a, b) == (0, 3)
     np.testing.assert_allclose(squared[0], 0.5 * ((mine - other) ** 2).sum(axis=(0, 1)))
     assert (count[0] == mine[..., 0].size).all()

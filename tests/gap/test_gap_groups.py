@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.gap.attribution.groups import CAUSES, cause, changed_params, parameter_groups, read_groups
+from twinloop.gap.attribution.groups import CAUSES, changed_params, find_cause, parameter_groups, read_groups
 from twinloop.twin import load_twin
 from twinloop.twin.quantities import QUANTITIES
 
@@ -15,7 +15,7 @@ NAMES = tuple(TWIN.params)
 
 def test_every_kind_of_parameter_that_moves_something_has_a_cause():
     physical = [q.path("thing") for q in QUANTITIES if not q.visual and q.stage != "sensing"]
-    assert {cause(path) for path in physical} <= set(CAUSES)
+    assert {find_cause(path) for path in physical} <= set(CAUSES)
 
 
 @given(

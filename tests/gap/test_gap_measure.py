@@ -11,7 +11,7 @@ from twinloop.gap import measure_gap
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
-from twinloop.stats import delayed
+from twinloop.stats import delay_series
 from twinloop.twin import load_twin
 
 
@@ -80,7 +80,7 @@ def test_a_distribution_stands_for_its_estimate(twin, backend):
 def test_a_pure_delay_is_what_the_delay_baseline_finds(twin, backend):
     source = log_of(twin, backend, {})
     lag = np.array([2.0, 3.0, 3.25, 4.0, 0.0, 5.5])
-    late = [episode(e.index, e.units, e.action, delayed(e.action, lag)) for e in source]
+    late = [episode(e.index, e.units, e.action, delay_series(e.action, lag)) for e in source]
     report = measure_gap(twin, late, backend=backend)
     assert report.baselines["delay"].estimate == pytest.approx(np.zeros(6), abs=1e-9)
     assert (report.baselines["command"].estimate[[0, 1, 2, 3, 5]] > 0.1).all()

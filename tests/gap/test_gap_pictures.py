@@ -10,8 +10,8 @@ from PIL import Image
 from support.dataset_writer import SPEC_VIDEO, write_all
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.media.picture_sources import open_pictures
-from twinloop.dataset.media.pictures import camera_named, picture_arrays, resized, samples
+from twinloop.dataset.media.image_sources import open_images
+from twinloop.dataset.media.images import choose_camera, images_from_arrays, resize_images, sample_images
 
 REAL = Path(os.environ.get("TWINLOOP_DATA", "/nowhere")) / "g1_inspire_lerobot"
 
@@ -28,71 +28,71 @@ def test_a_folder_of_folders_and_one_of_arrays_say_the_same(tmp_path):
         for k, picture in enumerate(pictures):
             Image.fromarray(picture).save(tmp_path / "files" / f"ep{i}" / f"{k}.png")
         np.save(tmp_path / "arrays" / f"ep{i}.npy", pictures)
-    files, arrays = (list(samples(open_pictures(tmp_path / kind), 3, seed=4)) for kind in ("files", "arrays"))
-    memory = list(samples(picture_arrays("memory", whole), 3, seed=4))
+    files, arrays = (list(sample_images(open_images(tmp_path / kind), 3, seed=4)) for kind in ("files", "arrays"))
+    memory = list(sample_images(images_from_arrays("memory", whole), 3, seed=4))
     for one, two, three in zip(files, arrays, memory, strict=True):
         assert one.name == two.name
         assert np.array_equal(one.pictures, two.pictures)
         assert np.array_equal(one.pictures, three.pictures)
-    other = list(samples(picture_arrays("memory", whole), 3, seed=5))
+    other = list(sample_images(images_from_arrays("memory", whole), 3, seed=5))
     assert any(not np.array_equal(a.pictures, b.pictures) for a, b in zip(memory, other, strict=True))
 
 
 def test_a_size_averages_areas():
     picture = np.zeros((1, 4, 4, 3), dtype=np.uint8)
     picture[0, :2, :2] = 200
-    assert resized(picture, (2, 2))[0, ..., 0].tolist() == [[200, 0], [0, 0]]
-    assert resized(picture, (1, 1))[0, 0, 0].tolist() == [50, 50, 50]
+    assert resize_images(picture, (2, 2))[0, ..., 0].tolist() == [[200, 0], [0, 0]]
+    assert resize_images(picture, (1, 1))[0, 0, 0].tolist() == [50, 50, 50]
 
 
 def test_pictures_that_are_none_are_named(tmp_path):
     with pytest.raises(InputError, match=r"uint8 of shape \(2, 8, 8, 1\); they must be uint8 sRGB"):
-        picture_arrays("grey", [np.zeros((2, 8, 8, 1), dtype=np.uint8)])
+        images_from_arrays("grey", [np.zeros((2, 8, 8, 1), dtype=np.uint8)])
     with pytest.raises(InputError, match="float64 of shape"):
-        picture_arrays("floats", [np.zeros((2, 8, 8, 3))])
+        images_from_arrays("floats", [np.zeros((2, 8, 8, 3))])
     with pytest.raises(InputError, match="is not a folder"):
-        open_pictures(tmp_path / "nowhere")
+        open_images(tmp_path / "nowhere")
     with pytest.raises(InputError, match="has 0 images but no episodes"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
     (tmp_path / "ep0").mkdir()
     Image.fromarray(_noise(1)[0]).convert("L").save(tmp_path / "ep0" / "0.png")
     with pytest.raises(InputError, match="mode L, not RGB"):
-        list(samples(open_pictures(tmp_path), 1))
+        list(sample_images(open_images(tmp_path), 1))
     np.save(tmp_path / "ep1.npy", np.zeros((3, 4)))
     with pytest.raises(InputError, match=r"ep1.npy holds an array of shape \(3, 4\)"):
-        open_pictures(tmp_path)
+        open_images(tmp_path)
 
 
 def test_pictures_of_several_sizes_are_refused_or_scaled():
-    mixed = picture_arrays("mixed", [_noise(2), _noise(2, height=40)])
+    mixed = images_from_arrays("mixed", [_noise(2), _noise(2, height=40)])
     with pytest.raises(InputError, match="episode 1 are 30x40, earlier ones 30x20. Give --size"):
-        list(samples(mixed, 2))
-    assert {s.pictures.shape for s in samples(mixed, 2, size=(10, 16))} == {(2, 10, 16, 3)}
+        list(sample_images(mixed, 2))
+    assert {s.pictures.shape for s in sample_images(mixed, 2, size=(10, 16))} == {(2, 10, 16, 3)}
 
 
 def test_a_camera_is_asked_for_where_there_are_several():
-    assert camera_named(None, ["front"], where="d") == "front"
+    assert choose_camera(None, ["front"], where="d") == "front"
     with pytest.raises(InputError, match="cameras front, wrist. Choose one, as in --camera front"):
-        camera_named(None, ["front", "wrist"], where="d")
+        choose_camera(None, ["front", "wrist"], where="d")
     with pytest.raises(UnknownNameError, match="Unknown camera 'frnt'"):
-        camera_named("frnt", ["front", "wrist"], where="d")
+        choose_camera("frnt", ["front", "wrist"], where="d")
     with pytest.raises(InputError, match="no images"):
-        camera_named(None, [], where="d")
+        choose_camera(None, [], where="d")
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="g1_inspire_lerobot is not in TWINLOOP_DATA")
 def test_real_pictures_of_one_episode_are_read_and_found_too_few():
-    found = open_pictures(REAL)
+    found = open_images(REAL)
     assert (found.camera, len(found), found.described) == ("cam_high", 1, 100)
-    (sample,) = samples(found, 2)
+    (sample,) = sample_images(found, 2)
     assert sample.pictures.shape == (2, 480, 640, 3)
     assert 60 < sample.pictures.mean() < 180
     with pytest.raises(InputError, match=r"1 episode \(of 100 in its metadata\) from cam_high; .* at least 4"):
-        found.require()
+        found.require_episodes()
 
 
 def test_a_dataset_of_ours_is_read_as_its_reader_does(tmp_path):
     reader = DatasetReader(write_all(tmp_path / "set", SPEC_VIDEO))
-    found = open_pictures(tmp_path / "set", reader.cameras[0])
+    found = open_images(tmp_path / "set", reader.cameras[0])
     assert [episode.frames for episode in found.episodes] == reader.lengths.tolist()
     assert np.array_equal(found.episodes[1].read([0, 3]), reader.images(1, reader.cameras[0], [0, 3]))

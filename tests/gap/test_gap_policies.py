@@ -10,9 +10,9 @@ from scipy import stats
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Trials
-from twinloop.gap.policies.measure import measure_policies, policies_text
+from twinloop.gap.policies.measure import format_policies, measure_policies
 from twinloop.stats import ContingencyTable, difference_interval
-from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
+from twinloop.stats.matched_trials import paired_scores, stratified_difference, stratified_permutation
 from twinloop.workflows.gap.requests import GapPoliciesRequest
 from twinloop.workflows.run.results import parse_conditions
 
@@ -23,7 +23,7 @@ def _counts(*rows):
     for policy, condition, won, tried, sim_won, sim_tried in rows:
         parts.append(Trials.of_counts(policy, "real", won, tried, condition=condition))
         parts.append(Trials.of_counts(policy, "sim", sim_won, sim_tried, condition=condition))
-    return Trials.joined(parts)
+    return Trials.concatenate_trials(parts)
 
 
 def test_the_planted_condition_drives_the_gap():
@@ -36,9 +36,9 @@ def test_the_planted_condition_drives_the_gap():
         ),
         "success",
     )
-    assert [row.name for row in gap.drivers] == ["dark"]
+    assert [row.name for row in gap.significant_conditions] == ["dark"]
     assert sum(row.contribution for row in gap.conditions) == pytest.approx(float(gap.overall.difference.estimate))
-    assert gap.drivers[0].contribution > 0.9 * float(gap.overall.difference.estimate)
+    assert gap.significant_conditions[0].contribution > 0.9 * float(gap.overall.difference.estimate)
     figures = {row.name: row for row in gap.headlines()}
     assert figures["success_gap/dark"].low > 0.3
     assert figures["success_conditions_differ"].estimate == 0.5
@@ -59,7 +59,7 @@ def test_one_cell_is_barnards_test_and_newcombes_interval():
     assert gap.overall.p_value == pytest.approx(stats.barnard_exact([[10, 4], [0, 6]]).pvalue, rel=1e-3)
     wanted = difference_interval(ContingencyTable(successes_a=10, trials_a=10, successes_b=4, trials_b=10))
     assert gap.overall.difference.low == wanted.low
-    assert "The simulation is easier than reality" in policies_text(gap)
+    assert "The simulation is easier than reality" in format_policies(gap)
 
 
 def test_a_mixture_of_conditions_is_no_gap():
@@ -75,16 +75,16 @@ def test_tables_of_one_outcome_are_answered(won, word):
     gap = measure_policies(_counts(("a", "", won, 8, won, 8)), "success")
     assert gap.overall.p_value == 1
     assert float(gap.overall.difference.high) > 0.2
-    text = policies_text(gap)
+    text = format_policies(gap)
     assert word in text
     assert "nan" not in text
     several = measure_policies(_counts(("a", "x", won, 8, won, 8), ("a", "y", won, 8, won, 8)), "success")
-    assert "nan" not in policies_text(several)
+    assert "nan" not in format_policies(several)
 
 
 def test_too_few_trials_say_how_many_it_takes():
     rows = [("a", f"c{i}", 1, 3, 2, 3) for i in range(4)]
-    text = policies_text(measure_policies(_counts(*rows), "success"))
+    text = format_policies(measure_policies(_counts(*rows), "success"))
     assert "Too few trials to show any difference, even if all real ones failed" in text
     assert "at least 4 real and 4 simulated trials" in " ".join(text.split())
     assert "does not show equality. A difference of 0.2 from a real rate of 0.33" in " ".join(text.split())
@@ -109,7 +109,7 @@ def test_pairs_see_what_unpaired_trials_cannot():
     gap = measure_policies(trials, "success")
     assert gap.overall.test == "McNemar, pairs"
     assert gap.overall.p_value < 0.05
-    apart = Trials.joined([trials.real, trials.sim.take(range(29))])
+    apart = Trials.concatenate_trials([trials.real, trials.sim.take(range(29))])
     assert measure_policies(apart, "success").overall.test == "Barnard"
     assert measure_policies(trials, "score").overall.test == "sign flips of pairs"
 
@@ -141,14 +141,16 @@ def test_a_false_alarm_is_as_rare_as_promised():
     alarms = 0
     for _ in range(60):
         rows = [("a", f"c{i}", int(rng.binomial(12, 0.6)), 12, int(rng.binomial(12, 0.6)), 12) for i in range(5)]
-        alarms += bool(measure_policies(_counts(*rows), "success").drivers)
+        alarms += bool(measure_policies(_counts(*rows), "success").significant_conditions)
     assert alarms <= 7
 
 
 def test_what_was_not_tried_in_both_is_named():
-    trials = Trials.joined([_counts(("a", "x", 1, 4, 2, 4)), Trials.of_counts("b", "sim", 1, 4, condition="x")])
+    trials = Trials.concatenate_trials(
+        [_counts(("a", "x", 1, 4, 2, 4)), Trials.of_counts("b", "sim", 1, 4, condition="x")]
+    )
     assert measure_policies(trials, "success").notes[0] == "Tried in one domain only, and left out: b x."
-    apart = Trials.joined(
+    apart = Trials.concatenate_trials(
         [Trials.of_counts("a", "real", 1, 4, condition="x"), Trials.of_counts("a", "sim", 1, 4, condition="y")]
     )
     with pytest.raises(InputError, match="No policy was tried in both domains .* a x, a y are in one domain only"):

@@ -29,7 +29,7 @@ def _planted(rng, policies=6, trials=20, shift=0.0):
     for number, rate in enumerate(rates):
         won = {"real": rng.binomial(trials, rate), "sim": rng.binomial(trials, rate + shift)}
         parts += [Trials.of_counts(f"p{number}", domain, int(won[domain]), trials, task="lift") for domain in DOMAINS]
-    return Trials.joined(parts)
+    return Trials.concatenate_trials(parts)
 
 
 def test_a_twin_that_is_right_predicts_and_a_shift_is_bias_not_a_wrong_order():
@@ -46,7 +46,7 @@ def test_a_twin_that_is_right_predicts_and_a_shift_is_bias_not_a_wrong_order():
 
 def test_policies_of_one_domain_are_left_out_and_said():
     extra = Trials.of_counts("only_sim", "sim", 3, 5, task="lift")
-    tables, notes = scores_by_task(Trials.joined([_planted(np.random.default_rng(0)), extra]), "success")
+    tables, notes = scores_by_task(Trials.concatenate_trials([_planted(np.random.default_rng(0)), extra]), "success")
     assert notes == ("only_sim was tried in one domain only in task lift and is left out there.",)
     assert "only_sim" not in tables[0].policies
 

@@ -14,7 +14,7 @@ from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
-from twinloop.workflows.run.results import finite
+from twinloop.workflows.run.results import replace_nonfinite
 
 from support.one_joint import joints_twin  # isort: skip
 
@@ -53,7 +53,7 @@ def test_small_spreads_give_the_variances_of_a_linear_twin(twin, backend):
     assert np.isnan(found.motion.total.estimate[:, 1]).all()  # nothing drawn belongs to the other joint
     assert found.sentence(1) == "No drawn parameter changes position/j1."
     assert "Over the identified distribution, predictions of j0 spread by" in found.sentence(0)
-    json.dumps(finite(found.to_json()), allow_nan=False)
+    json.dumps(replace_nonfinite(found.to_json()), allow_nan=False)
 
 
 def test_parameters_that_the_data_do_not_tell_are_not_drawn_and_are_named(twin, backend):

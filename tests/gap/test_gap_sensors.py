@@ -13,7 +13,7 @@ from twinloop.core.seeds import generator
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.gap.sensors.channels import sensor_channels
 from twinloop.gap.sensors.measure import measure_sensors
-from twinloop.stats import octaves, spectrum, welch_test
+from twinloop.stats import octave_edges, spectrum, welch_test
 
 HZ, SECONDS = 100.0, 8.0
 
@@ -63,7 +63,7 @@ def row(gap, quantity, channel="position/elbow"):
 
 def test_equal_sensors_do_not_differ():
     gap = measure_sensors(log(seed=0), log(seed=1))
-    assert gap.found == ()
+    assert gap.significant_differences == ()
     assert row(gap, "noise").real == pytest.approx(1e-3, rel=0.1)
     assert row(gap, "lag").real == pytest.approx(0.08, abs=2e-3)
     assert bool(row(gap, "noise").difference.covers(0.0))
@@ -147,7 +147,7 @@ def test_a_joint_at_rest_gives_an_allan_deviation():
 
 def test_units_are_made_one_where_both_are_known_and_refused_where_not():
     gap = measure_sensors(log(seed=0, unit="deg", scale=math.pi / 180), log(seed=1))
-    assert gap.found == ()
+    assert gap.significant_differences == ()
     assert gap.units["position/elbow"] == "rad"
     unknown = log(seed=0)
     blank = UnitMap(joints=(JointUnit(joint="elbow", unit="range_m100_100", scale=None, offset=None),), source="log")
@@ -171,12 +171,12 @@ def test_too_few_episodes_and_logs_without_a_common_channel_are_refused():
 @settings(max_examples=20, deadline=None)
 def test_the_spectrum_of_white_noise_is_flat_and_integrates_to_its_variance(seed, sd, segment):
     found = spectrum(sd * np.random.default_rng(seed).standard_normal(16384), 50.0, segment=segment)
-    assert found.level(1.0, 25.0) == pytest.approx(2 * sd**2 / 50.0, rel=0.12)
+    assert found.mean_density(1.0, 25.0) == pytest.approx(2 * sd**2 / 50.0, rel=0.12)
 
 
 def test_octaves_end_at_the_highest_frequency():
-    assert octaves(1.0, 16.0) == pytest.approx([1, 2, 4, 8, 16])
-    assert octaves(3.0, 16.0) == pytest.approx([4, 8, 16])
+    assert octave_edges(1.0, 16.0) == pytest.approx([1, 2, 4, 8, 16])
+    assert octave_edges(3.0, 16.0) == pytest.approx([4, 8, 16])
 
 
 def test_welch_holds_its_level_and_its_interval_the_truth():

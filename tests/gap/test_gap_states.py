@@ -15,12 +15,12 @@ from twinloop.core.errors import InputError, LogError, UnitsError
 from twinloop.core.records import Episode
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.encoders.trajectory import trajectory_features
-from twinloop.gap.trajectories.match import match
-from twinloop.gap.trajectories.measure import findings, measure_states, verdict
+from twinloop.gap.trajectories.match import match_clips
+from twinloop.gap.trajectories.measure import format_verdict, list_differences, measure_states
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes
-from twinloop.workflows.gap.data import ComparisonTarget, calibrated, compare_logs, replayed
+from twinloop.workflows.gap.data import ComparisonTarget, apply_twin_ranges, compare_logs, replay_episodes
 from twinloop.workflows.gap.requests import GapDataRequest
 
 HZ, LAG, SECONDS = 30.0, 0.1, 8.0
@@ -62,7 +62,7 @@ def in_unit(episode: Episode, map_: UnitMap, scale: float) -> Episode:
 
 
 def feature(real, sim, name: str):
-    matched = match(real, sim, clip_s=2.0)
+    matched = match_clips(real, sim, clip_s=2.0)
     features, a, b = trajectory_features(matched.real, matched.sim)
     column = [one.name for one in features].index(name)
     return features[column], a[:, column], b[:, column]
@@ -106,8 +106,8 @@ def test_two_draws_of_one_source_show_no_gap(real):
     assert gap.energy.distance.covers(0.0)
     assert gap.classifier.auc.covers(0.5)
     assert min(gap.mmd.p_value, gap.energy.p_value, gap.classifier.p_value) > 0.05
-    assert findings(gap) == []
-    assert verdict(gap).startswith("Clips cannot be distinguished")
+    assert list_differences(gap) == []
+    assert format_verdict(gap).startswith("Clips cannot be distinguished")
 
 
 def test_the_gap_grows_with_a_planted_lag_which_is_named(real):
@@ -119,9 +119,9 @@ def test_the_gap_grows_with_a_planted_lag_which_is_named(real):
     assert min(last.p_channel["shoulder"], last.p_channel["gripper"]) > 0.05
     moved = dict(zip(last.columns.columns, last.columns.distance.estimate, strict=True))
     assert moved["elbow/lag"] == pytest.approx(0.06, abs=0.01)
-    sentence = next(line for line in findings(last) if "follows the command" in line)
+    sentence = next(line for line in list_differences(last) if "follows the command" in line)
     assert sentence.startswith("elbow: time by which the position follows the command is 1.6 times as large")
-    assert "elbow" in verdict(last)
+    assert "elbow" in format_verdict(last)
 
 
 def test_a_twin_that_replays_itself_has_no_gap_at_all(real):
@@ -230,9 +230,9 @@ def test_joint_ranges_of_a_twin_stand_in_for_a_calibration():
     bare = UnitMap(joints=tuple(replace(u, scale=None, offset=None) for u in normal.joints), source="nobody")
     mine = [replace(episode, units=bare) for episode in arm(normal, time)]
     with pytest.raises(UnitsError, match=r"joint ranges replace it \(--ranges\)"):
-        match(mine, arm(degrees, time), clip_s=2.0)
-    told = calibrated(ComparisonTarget(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
-    matched = match(told.real, told.sim, clip_s=2.0)
+        match_clips(mine, arm(degrees, time), clip_s=2.0)
+    told = apply_twin_ranges(ComparisonTarget(real=mine, sim=arm(degrees, time), paired=False, label="made"), twin)
+    matched = match_clips(told.real, told.sim, clip_s=2.0)
     assert set(matched.real.units) == {"rad"}
     np.testing.assert_allclose(matched.real.position.mean(axis=(0, 1)), 0.2, atol=0.12)
     assert "use the joint ranges of so101_tabletop" in told.label
@@ -245,12 +245,12 @@ def test_a_virtual_robot_against_replays_of_itself_has_no_gap_and_a_weaker_one_h
 
     source = registry.load_set("so101_pick_place_tape", real_set("so101_pick_place_tape"))[:10]
     twin, backend = load_twin("so101_tabletop"), open_backend("threads", nthread=1)
-    own = replayed(twin, source, {}, backend)
-    again = measure_states(own, replayed(twin, own, {}, backend), paired=True, draws=199)
+    own = replay_episodes(twin, source, {}, backend)
+    again = measure_states(own, replay_episodes(twin, own, {}, backend), paired=True, draws=199)
     assert again.classifier.p_value > 0.05
     assert again.mmd.distance.covers(0.0)
     name = "actuator/elbow_flex/kp"
-    weak = replayed(twin, own, {name: 0.6 * twin.params[name].nominal}, backend)
+    weak = replay_episodes(twin, own, {name: 0.6 * twin.params[name].nominal}, backend)
     gap = measure_states(own, weak, paired=True, draws=199)
     assert gap.p_channel["elbow_flex"] <= 0.05
     assert max(gap.by_channel, key=lambda joint: float(gap.by_channel[joint].auc.estimate)) == "elbow_flex"

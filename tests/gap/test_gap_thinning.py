@@ -5,7 +5,7 @@ import pytest
 
 from support.gap_logs import episode
 from support.one_joint import joints_twin
-from twinloop.gap.attribution.thinning import part_within, physics_steps
+from twinloop.gap.attribution.thinning import count_physics_steps, thin_log
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
 
 
@@ -24,8 +24,8 @@ def simulated(twin, part):
 
 
 def within(twin, episodes, options, share, worlds=50):
-    return part_within(
-        twin, episodes, options, worlds=worlds, steps=share * worlds * physics_steps(twin, episodes, options)
+    return thin_log(
+        twin, episodes, options, worlds=worlds, steps=share * worlds * count_physics_steps(twin, episodes, options)
     )
 
 

@@ -9,18 +9,23 @@ import pytest
 from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.distribution import ParamDistribution, ResidualNoise
 from twinloop.core.errors import InputError
-from twinloop.gap.dynamics.unexplained import unexplained
-from twinloop.gap.dynamics.unexplained_places import new_errors, places
-from twinloop.gap.dynamics.unexplained_rules import RULES, hints
-from twinloop.identify.structures import BUILTIN, chosen_structures
+from twinloop.gap.dynamics.unexplained import measure_unexplained
+from twinloop.gap.dynamics.unexplained_events import compare_event_errors, compute_new_errors
+from twinloop.gap.dynamics.unexplained_rules import RULES, find_hints
+from twinloop.identify.structures import BUILTIN, select_structures
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.stats import ridge_predictions
 from twinloop.twin.spec import ParamSpec
-from twinloop.twin.variant import declaring
-from twinloop.workflows.gap.where import nested_section, read_nested, where_it_lives, where_section
+from twinloop.twin.variant import declare_params
+from twinloop.workflows.gap.unexplained import (
+    locate_unexplained_error,
+    nested_section,
+    read_nested,
+    unexplained_section,
+)
 
 BACKEND = open_backend("threads", nthread=2)
 
@@ -34,12 +39,12 @@ def left_by(twin, log):
     """What the twin with the true parameters leaves, without the physics that was planted besides."""
     logs = prepare_replay(twin, log)
     best, nominal = (replay(BACKEND, logs, logs.twin.table(1, values))[0] for values in (TRUTH, {}))
-    return unexplained(logs, best, values=TRUTH, nominal=nominal)
+    return measure_unexplained(logs, best, values=TRUTH, nominal=nominal)
 
 
 def planted(twin, name, **more):
-    (structure,) = chosen_structures([name])
-    return structure.applied(twin, []), {**TRUTH, **more}
+    (structure,) = select_structures([name])
+    return structure.apply_to(twin, []), {**TRUTH, **more}
 
 
 def test_play_sits_where_motion_and_load_turn_round(twin):
@@ -47,7 +52,7 @@ def test_play_sits_where_motion_and_load_turn_round(twin):
     found = left_by(twin, clips(geared, BACKEND, values, count=12, nframe=100, reach=170.0))
     hint = found.hint("position/swing")
     assert hint.rule.name == "backlash"
-    assert "load_reversal" in [place.event for place in found.found_places("position/swing")]
+    assert "load_reversal" in [place.event for place in found.significant_places("position/swing")]
     (said,) = found.sentences("swing.yaml", "log")
     assert "backlash, then stiction is the first model term to try" in said
     assert "`twinloop identify --twin swing.yaml --data log --compare --structures backlash stribeck" in said
@@ -62,7 +67,7 @@ def test_friction_at_rest_and_a_drive_that_gives_out_are_told_apart(twin):
     sticky = {**TRUTH, "joint/swing/stiction": 3.0, "joint/swing/stribeck_velocity": 0.3}
     found = left_by(twin, clips(twin, BACKEND, sticky, count=12, nframe=80))
     assert found.hint("position/swing").rule.name == "stiction"
-    weak = declaring(twin, [ParamSpec(name="actuator/*/torque_limit", source="test")])
+    weak = declare_params(twin, [ParamSpec(name="actuator/*/torque_limit", source="test")])
     found = left_by(
         twin, clips(weak, BACKEND, {**TRUTH, "actuator/swing/torque_limit": 1.8}, count=12, nframe=80, seed=3)
     )
@@ -111,14 +116,14 @@ def test_shares_are_what_the_noise_leaves(twin):
     biased = truth + 0.4
     noise = ResidualNoise(channels=("position/swing",), units=("deg",), sd=[0.3], rho=[0.0], structured=[0.0], hz=30.0)
     for found in (
-        unexplained(logs, biased, noise=noise),
-        unexplained(logs, biased, floor=np.array([0.09])),
+        measure_unexplained(logs, biased, noise=noise),
+        measure_unexplained(logs, biased, floor=np.array([0.09])),
     ):
         assert found.reference == "identified"
         assert float(found.unexplained.estimate[0]) == pytest.approx(0.16 / 0.25, abs=0.05)
         assert float(found.noise.estimate[0]) == pytest.approx(0.09 / 0.25, abs=0.05)
         assert found.explained.estimate[0] == 0
-    alone = unexplained(logs, truth)  # the sensors' noise is told from the frames themselves
+    alone = measure_unexplained(logs, truth)  # the sensors' noise is told from the frames themselves
     assert float(alone.noise.estimate[0]) == pytest.approx(1.0, abs=0.15)
 
 
@@ -127,23 +132,23 @@ def test_replays_that_do_not_fit_are_refused(twin):
     with pytest.raises(
         InputError, match=r"The nominal readings have shape \(2, 39, 1\), the log's windows \(2, 40, 1\)"
     ):
-        unexplained(logs, logs.measured, nominal=logs.measured[:, 1:])
+        measure_unexplained(logs, logs.measured, nominal=logs.measured[:, 1:])
     lost = logs.measured.copy()
     lost[1, 20:] = np.inf
     with pytest.raises(InputError, match="The identified twin diverges in episode 1, so its error has no share"):
-        unexplained(logs, lost)
+        measure_unexplained(logs, lost)
 
 
 def test_new_errors_keep_white_noise_and_forget_what_stays():
     rng = np.random.default_rng(0)
     white = rng.normal(size=(40, 200, 1))
-    assert np.nanmean(new_errors(white, 20.0)) == pytest.approx(1.0, abs=0.05)
+    assert np.nanmean(compute_new_errors(white, 20.0)) == pytest.approx(1.0, abs=0.05)
     step = np.zeros((1, 100, 1))
     step[0, 50:] = 3.0
-    arisen = np.nan_to_num(new_errors(step, 20.0)[0, :, 0])
+    arisen = np.nan_to_num(compute_new_errors(step, 20.0)[0, :, 0])
     assert arisen[50] > 8
     assert arisen[60:].max() < 0.1
-    assert np.isnan(new_errors(white[:, :1], 20.0)).all()
+    assert np.isnan(compute_new_errors(white[:, :1], 20.0)).all()
 
 
 def test_the_ratio_of_errors_is_the_one_that_was_planted_and_tests_keep_their_level():
@@ -152,7 +157,7 @@ def test_the_ratio_of_errors_is_the_one_that_was_planted_and_tests_keep_their_le
     mask[:, 20:50] = True
     square = rng.normal(size=(30, 100, 1)) ** 2
     for factor in (1.0, 4.0):
-        (found,) = places(
+        (found,) = compare_event_errors(
             np.where(mask, factor, 1.0) * square, {"x": mask}, np.arange(30), ("c",), level=0.95, alpha=0.05, seed=0
         )
         assert found.ratio.covers(factor)
@@ -178,17 +183,17 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
     names = {structure.name for structure in BUILTIN}
     for rule in RULES:
         assert set(rule.structures) <= names
-    found = hints("c", [("position", 0.2, "said")], [("still", 0.3, "so")], ["sensor/a/offset"])
+    found = find_hints("c", [("position", 0.2, "said")], [("still", 0.3, "so")], ["sensor/a/offset"])
     assert (
         found[0].command("T", "L").startswith("twinloop identify --twin T --data L --free 'sensor/*/offset' --output")
     )
     assert found[0].note() == ""
-    (none,) = hints("c", [("time", 0.2, "said")], [], [])
+    (none,) = find_hints("c", [("time", 0.2, "said")], [], [])
     for pattern in ("actuator/*/thermal_resistance", "actuator/*/thermal_time", "supply/bus/resistance"):
         assert pattern in none.note("my.yaml").split(" under ")[0].removeprefix("first declare ").split(" or ")
-    both = hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
+    both = find_hints("c", [("linear", 0.7, "l"), ("limit", 0.1, "m")], [("fast", 0.4, "f")], [])
     assert [hint.rule.name for hint in both] == ["saturation", "refit"]
-    both = hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [], tried=False)
+    both = find_hints("c", [("limit", 0.2, "m")], [("fast", 0.4, "f"), ("effort", 0.3, "e")], [], tried=False)
     assert [(hint.rule.name, hint.share, hint.evidence) for hint in both] == [
         ("saturation", 0.2, ("m", "e")),
         ("speed", 0.4, ("f",)),
@@ -198,10 +203,10 @@ def test_every_rule_names_structures_that_exist_and_a_command_that_parses(twin):
 def test_a_page_shows_shares_events_states_and_the_command(twin, tmp_path):
     sticky = {**TRUTH, "joint/swing/stiction": 3.0, "joint/swing/stribeck_velocity": 0.3}
     log = clips(twin, BACKEND, sticky, count=12, nframe=80)
-    found = where_it_lives(twin, log, backend=BACKEND, params=known(TRUTH))
+    found = locate_unexplained_error(twin, log, backend=BACKEND, params=known(TRUTH))
     page = ReportPage("Where", "test")
     pytest.importorskip("plotly")
-    where_section(page, found)
+    unexplained_section(page, found)
     nested_section(page, read_nested(compared(tmp_path)))
     html = page.write(tmp_path / "report.html").read_text()
     for words in (

@@ -5,11 +5,11 @@ import pytest
 
 from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from twinloop.core.errors import InputError
-from twinloop.dataset.media.pictures import picture_arrays
-from twinloop.encoders.pictures import open_encoder
+from twinloop.dataset.media.images import images_from_arrays
+from twinloop.encoders.images import open_encoder
 from twinloop.gap.vision.develop import CameraResponse
+from twinloop.gap.vision.image_summary import GRID, classify_regions, region_features, summarize_images
 from twinloop.gap.vision.measure import measure_vision
-from twinloop.gap.vision.side import GRID, gather, region_features, tell_regions
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import mmd
 
@@ -18,7 +18,7 @@ CLASSICAL = open_encoder("classical")
 
 
 def _side(name, pictures, seed=0):
-    return gather(picture_arrays(name, pictures), CLASSICAL, frames=3, seed=seed)
+    return summarize_images(images_from_arrays(name, pictures), CLASSICAL, frames=3, seed=seed)
 
 
 @pytest.fixture(scope="module")
@@ -71,7 +71,7 @@ def test_the_region_that_was_painted_tells():
         pictures[:, :16, :16] = np.minimum(pictures[:, :16, :16] + 40, 255)
     rows = [np.concatenate([region_features(p) for p in side]).astype(float) for side in (one, two)]
     clusters = np.repeat(np.arange(8), 3)
-    regions = tell_regions(*rows, clusters, clusters, draws=0)
+    regions = classify_regions(*rows, clusters, clusters, draws=0)
     assert regions.auc.shape == GRID
     assert np.unravel_index(np.argmax(regions.apart), GRID) == (0, 0)
     assert regions.auc[0, 0] > 0.95
@@ -89,20 +89,22 @@ def test_features_of_regions_are_those_of_their_pixels():
 def test_black_pictures_are_left_out_and_a_black_camera_is_named():
     pictures = camera_pictures(5, frames=2, **BASE)
     pictures[2][:] = 0
-    side = gather(picture_arrays("dark", pictures), CLASSICAL, frames=2)
+    side = summarize_images(images_from_arrays("dark", pictures), CLASSICAL, frames=2)
     assert side.plain == 2
     assert len(side.names) == 4
     black = [np.full((2, 96, 128, 3), level, dtype=np.uint8) for level in (0, 0, 7, 255)]
     with pytest.raises(InputError, match=r"8 of the images .* a single colour, and 0 episodes remain.* lens cap"):
-        gather(picture_arrays("black", black), CLASSICAL, frames=2)
+        summarize_images(images_from_arrays("black", black), CLASSICAL, frames=2)
 
 
 def test_other_sizes_are_answered(sim):
-    larger = gather(picture_arrays("large", camera_pictures(4, frames=1)), CLASSICAL, frames=1, size=(192, 256))
+    larger = summarize_images(
+        images_from_arrays("large", camera_pictures(4, frames=1)), CLASSICAL, frames=1, size=(192, 256)
+    )
     with pytest.raises(InputError, match=r"256x192 .* 128x96 .* --size 256x192\), or scale both with --size 128x96"):
         measure_vision(larger, sim, CLASSICAL)
 
 
 def test_too_few_episodes_say_how_many():
     with pytest.raises(InputError, match=r"images of 3 episodes .* at least 4 on each side"):
-        gather(picture_arrays("few", camera_pictures(3, frames=1)), CLASSICAL, frames=1)
+        summarize_images(images_from_arrays("few", camera_pictures(3, frames=1)), CLASSICAL, frames=1)

@@ -12,10 +12,10 @@ from support.generate_aside import value as value
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.invalid_worlds import aside_numbers, read_aside
+from twinloop.dataset.invalid_worlds import invalid_world_numbers, read_invalid_world
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
-from twinloop.generate import generate_states, replay_aside, replay_episode, resolve
+from twinloop.generate import generate_states, replay_episode, replay_invalid_attempt, resolve_config
 from twinloop.rollout import initial_from_state
 
 PARAMS = {"params": {"actuator/*/torque_limit": {"scale": [1.0, 1.0]}}}
@@ -23,7 +23,7 @@ PARAMS = {"params": {"actuator/*/torque_limit": {"scale": [1.0, 1.0]}}}
 
 def run(value, output, *, keep="success", workers=1):
     folder, content = value
-    config = resolve(content, where="test", folder=folder, keep=keep)
+    config = resolve_config(content, where="test", folder=folder, keep=keep)
     return generate_states(config, output, workers=workers)
 
 
@@ -35,7 +35,7 @@ def dataset(request, value, tmp_path_factory):
 
 def test_lost_worlds_are_counted_with_their_reason_and_the_rest_goes_on(dataset):
     folder, result, keep = dataset
-    numbers = aside_numbers(folder)
+    numbers = invalid_world_numbers(folder)
     assert 0 < len(numbers) < 20
     assert result["invalid"] == len(numbers) == sum(result["reasons"].values())
     assert json.loads((folder / "twinloop" / "result.json").read_text())["reasons"] == result["reasons"]
@@ -48,19 +48,19 @@ def test_lost_worlds_are_counted_with_their_reason_and_the_rest_goes_on(dataset)
 
 def test_what_is_kept_of_a_lost_world_can_be_trusted_and_loses_it_again(dataset):
     folder, _, _ = dataset
-    for number in aside_numbers(folder):
-        item = read_aside(folder, number)
+    for number in invalid_world_numbers(folder):
+        item = read_invalid_world(folder, number)
         assert item.step >= 12
         assert len(item.states) == len(item.commands) == item.step + 1
         assert np.isfinite(item.states).all()
         assert np.abs(item.commands[-1]).max() == 1e14
         assert item.provenance.invalid_reason == f"{item.reason} in control step {item.step}"
         assert not item.provenance.valid
-        again = replay_aside(folder, number)
-        assert again.equal, again.line()
+        again = replay_invalid_attempt(folder, number)
+        assert again.equal, again.summary_line()
         assert again.lost == item.reason
         assert f"Attempt {number}, set aside: {item.step} frames equal bit for bit, and the world is lost again" in (
-            again.line()
+            again.summary_line()
         )
 
 
@@ -72,7 +72,7 @@ def test_neighbours_of_a_lost_world_are_what_they_are_alone(dataset, value):
         assert replay_episode(folder, episode).equal
     if keep == "all":
         marks = [reader.provenance(i).valid for i in range(len(reader))]
-        assert [int(reader.numbers[i]) for i, mark in enumerate(marks) if not mark] == aside_numbers(folder)
+        assert [int(reader.numbers[i]) for i, mark in enumerate(marks) if not mark] == invalid_world_numbers(folder)
 
 
 def test_two_workers_set_the_same_aside(dataset, value, tmp_path):
@@ -83,22 +83,22 @@ def test_two_workers_set_the_same_aside(dataset, value, tmp_path):
 
 def test_a_world_that_was_not_set_aside_says_which_were(dataset, capsys):
     folder, _, _ = dataset
-    numbers = aside_numbers(folder)
+    numbers = invalid_world_numbers(folder)
     other = next(number for number in range(40) if number not in numbers)
     with pytest.raises(InputError, match=rf"Attempt {other} of .* is not invalid. Invalid attempts: {numbers[0]}, "):
-        read_aside(folder, other)
+        read_invalid_world(folder, other)
     assert main(["replay", str(folder), str(numbers[0]), "--aside", "--verify"]) == 0
     assert "the world is lost again" in capsys.readouterr().out
     (folder.parent / "none").mkdir(exist_ok=True)
     with pytest.raises(InputError, match="It has no invalid attempts"):
-        read_aside(folder.parent / "none", 3)
+        read_invalid_world(folder.parent / "none", 3)
 
 
 def test_a_replay_from_another_beginning_is_not_called_equal(dataset, value):
     """The check can fail: one bit of the first state changed and the trusted states differ."""
     folder, _, _ = dataset
-    item = read_aside(folder, aside_numbers(folder)[0])
-    twin_config = resolve(value[1], where="test", folder=value[0])
+    item = read_invalid_world(folder, invalid_world_numbers(folder)[0])
+    twin_config = resolve_config(value[1], where="test", folder=value[0])
     from twinloop.generate.config import load_plan
     from twinloop.rollout import replay
     from twinloop.rollout.replay import recorded_params
@@ -115,7 +115,7 @@ def test_a_replay_with_another_version_of_the_twin_is_refused(dataset, value):
     """The same file, name and layout, and a link that is a tenth heavier: nothing else would tell."""
     folder, _, _ = dataset
     model = value[0] / "swing.xml"
-    number = aside_numbers(folder)[0]
+    number = invalid_world_numbers(folder)[0]
     model.write_text(MODEL.replace('mass="1"', 'mass="1.1"', 1))
     try:
         with pytest.raises(
@@ -123,17 +123,17 @@ def test_a_replay_with_another_version_of_the_twin_is_refused(dataset, value):
         ):
             replay_episode(folder, 0)
         with pytest.raises(InputError, match=rf"Attempt {number} was made with free_swing .* this is free_swing"):
-            replay_aside(folder, number)
+            replay_invalid_attempt(folder, number)
     finally:
         model.write_text(MODEL)
-    assert replay_aside(folder, number).equal
+    assert replay_invalid_attempt(folder, number).equal
 
 
 def test_the_backend_of_a_file_decides_who_steps_and_unknown_ones_are_refused(value, tmp_path):
     folder, content = value
     fast, slow = tmp_path / "fast", tmp_path / "slow"
-    generate_states(resolve(content, where="t", folder=folder, episodes=5), fast)
-    generate_states(resolve(content, where="t", folder=folder, episodes=5, backend="reference"), slow)
+    generate_states(resolve_config(content, where="t", folder=folder, episodes=5), fast)
+    generate_states(resolve_config(content, where="t", folder=folder, episodes=5, backend="reference"), slow)
     one, two = DatasetReader(fast), DatasetReader(slow)
     assert one.provenance(0).extra["backend"] == "threads"
     assert two.provenance(0).extra["backend"] == "reference"
@@ -141,5 +141,5 @@ def test_the_backend_of_a_file_decides_who_steps_and_unknown_ones_are_refused(va
         np.testing.assert_array_equal(one.states(episode), two.states(episode))
     assert replay_episode(slow, 0).equal
     with pytest.raises(UnknownNameError, match="Unknown backend 'thread'. Nearest existing: threads"):
-        generate_states(resolve(content, where="t", folder=folder, backend="thread"), tmp_path / "x")
+        generate_states(resolve_config(content, where="t", folder=folder, backend="thread"), tmp_path / "x")
     assert not (tmp_path / "x").exists()

@@ -12,8 +12,8 @@ from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate import config as settings
-from twinloop.generate import generate_states, resolve
-from twinloop.generate.batches import GenerateBatch, work
+from twinloop.generate import generate_states, resolve_config
+from twinloop.generate.batches import GenerateBatch, run_batch_job
 from twinloop.generate.config import load_plan
 from twinloop.rollout import software_versions
 
@@ -26,7 +26,7 @@ SWING = {
 @pytest.fixture
 def config(request):
     """A run of 47 episodes in 10 batches of 5."""
-    return resolve(SWING, where="test", folder=request.config.rootpath, episodes=47)
+    return resolve_config(SWING, where="test", folder=request.config.rootpath, episodes=47)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def config(request):
 )
 def test_blocks_are_whole_batches_few_and_bounded(tmp_path, episodes, envs, batch, block):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": envs}}
-    config = resolve(value, where="test", folder=tmp_path, episodes=episodes)
+    config = resolve_config(value, where="test", folder=tmp_path, episodes=episodes)
     assert (config.batch_size, config.block_size) == (batch, block)
     assert config.block_size % config.batch_size == 0
     blocks = -(-episodes // config.block_size)
@@ -53,7 +53,7 @@ def test_blocks_are_whole_batches_few_and_bounded(tmp_path, episodes, envs, batc
 @pytest.mark.parametrize("backend", ["warp", "warp:cuda:1"])
 def test_a_device_gets_larger_batches(tmp_path, backend):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 4096}}
-    config = resolve(value, where="test", folder=tmp_path, episodes=10_000, backend=backend)
+    config = resolve_config(value, where="test", folder=tmp_path, episodes=10_000, backend=backend)
     assert (config.batch_size, config.block_size) == (2048, 2048)
 
 
@@ -108,6 +108,6 @@ def test_a_worker_that_would_write_other_bytes_is_refused(config, change, messag
     batch = GenerateBatch(
         config=config.model_dump_json(), plan_hash=plan.hash, versions=software_versions(), nthread=1, numbers=(0, 1)
     )
-    assert len(work(batch).kept) == 2
+    assert len(run_batch_job(batch).kept) == 2
     with pytest.raises(InputError, match=message):
-        work(replace(batch, **change))
+        run_batch_job(replace(batch, **change))

@@ -9,9 +9,9 @@ from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
-from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve_config
 from twinloop.render import probe_renderer
-from twinloop.workflows.demo.demo import write_pictures
+from twinloop.workflows.demo.demo import write_images
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
 SMALL = RenderConfig(cameras=["front", "wrist"], height=64, width=96, episodes=9)
@@ -25,7 +25,7 @@ def states(tmp_path_factory):
         "randomization": {"visual": {"texture_pool": 12, "lighting_intensity": [0.3, 1.8]}},
         "rollout": {"parallel_envs": 12},
     }
-    generate_states(resolve(value, where="test", folder=folder), folder)
+    generate_states(resolve_config(value, where="test", folder=folder), folder)
     return folder
 
 
@@ -77,7 +77,7 @@ def test_both_validators_accept_it(images):
 def test_a_contact_sheet_and_a_video_are_written(images, tmp_path):
     from PIL import Image
 
-    sheet = write_pictures(images, tmp_path)
+    sheet = write_images(images, tmp_path)
     assert np.asarray(Image.open(sheet)).std() > 20
     assert (tmp_path / "episodes.mp4").stat().st_size > 1000
 

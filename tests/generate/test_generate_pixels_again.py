@@ -16,9 +16,9 @@ from twinloop.core.files import sha256_file, sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.logs.conversion import write_log_dataset
-from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve_config
 from twinloop.generate.coverage import dataset_coverage, rendered_documents
-from twinloop.generate.render_settings import chosen_episodes, picture_size
+from twinloop.generate.render_settings import parse_image_size, select_episodes
 from twinloop.hardware import virtual_log
 
 ROOT = Path(__file__).parents[2]
@@ -49,7 +49,7 @@ MODEL = """
 
 def config(folder: Path, **more):
     value = {"scene": {"twin": "turntable.yaml", "task": "swing.py:Swing"}, "rollout": {"parallel_envs": 12}, **more}
-    return resolve(value, where="test", folder=folder, keep="all")
+    return resolve_config(value, where="test", folder=folder, keep="all")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_a_camera_that_is_not_rendered_again_keeps_its_bytes(images, tmp_path):
 def test_frames_of_chosen_episodes_are_carried_over_as_they_are_encoded(images, tmp_path, episodes):
     render_dataset(images, tmp_path / "new", again(cameras=["front"], episodes=episodes))
     before, after = DatasetReader(images), DatasetReader(tmp_path / "new")
-    chosen = chosen_episodes(episodes, 12, where="")
+    chosen = select_episodes(episodes, 12, where="")
     np.testing.assert_array_equal(after.numbers, before.numbers[chosen])
     for new, old in enumerate(chosen):
         np.testing.assert_array_equal(after.images(new, "above"), before.images(old, "above"))
@@ -173,7 +173,7 @@ def test_a_lamp_that_flickers_is_seen_to(place, tmp_path):
     ],
 )
 def test_episodes_are_chosen_by_number_range_or_list(asked, found):
-    assert chosen_episodes(asked, 12, where="x") == list(found)
+    assert select_episodes(asked, 12, where="x") == list(found)
 
 
 @pytest.mark.parametrize(
@@ -189,13 +189,13 @@ def test_episodes_are_chosen_by_number_range_or_list(asked, found):
 )
 def test_a_wrong_choice_is_told(asked, said):
     with pytest.raises(InputError, match=said):
-        chosen_episodes(asked, 12, where="x")
+        select_episodes(asked, 12, where="x")
 
 
 @pytest.mark.parametrize("text", ["0x480", "640x0", "33x32", "640", "640x480x3", "-2x16", "9000x16", "x"])
 def test_a_size_that_is_none_is_told(text):
     with pytest.raises(InputError, match="is not an image size. Give width x height as in 640x480"):
-        picture_size(text)
+        parse_image_size(text)
 
 
 def refused(capsys, *words) -> tuple[int, str]:

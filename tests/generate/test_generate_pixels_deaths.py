@@ -16,7 +16,7 @@ from support.generate_pixels_deaths import FRAGILE, PICTURES, ROOT
 from twinloop.core.errors import TwinloopError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import generate_states, render_dataset, resolve
+from twinloop.generate import generate_states, render_dataset, resolve_config
 from twinloop.generate.pixels import dataset as second_pass
 
 SLOW = f"{ROOT / 'tests/support/fragile.py'}:Slow"
@@ -30,7 +30,7 @@ def states(tmp_path_factory):
         "scene": {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"},
         "rollout": {"parallel_envs": 20},
     }
-    generate_states(resolve(value, where="test", folder=ROOT, keep="all"), folder)
+    generate_states(resolve_config(value, where="test", folder=ROOT, keep="all"), folder)
     return folder
 
 

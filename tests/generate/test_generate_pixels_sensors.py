@@ -16,7 +16,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
-from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve_config
 from twinloop.render import probe_renderer
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
@@ -66,7 +66,7 @@ def states(tmp_path_factory):
         "randomization": "default",
         "rollout": {"parallel_envs": 3},
     }
-    generate_states(resolve(value, where="test", folder=folder, keep="all"), folder / "states")
+    generate_states(resolve_config(value, where="test", folder=folder, keep="all"), folder / "states")
     return folder / "states"
 
 

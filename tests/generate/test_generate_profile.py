@@ -10,12 +10,12 @@ import yaml
 
 from twinloop.cli.main import main
 from twinloop.core.files import sha256_tree
-from twinloop.core.profile import Profile, profiling, span
+from twinloop.core.profile import Profile, record_spans, span
 
 
 def test_a_span_is_counted_without_the_spans_inside_it():
     profile = Profile()
-    with profiling(profile), span("outer"):
+    with record_spans(profile), span("outer"):
         time.sleep(0.05)
         for _ in range(2):
             with span("inner"):
@@ -27,7 +27,7 @@ def test_a_span_is_counted_without_the_spans_inside_it():
 
 def test_an_error_closes_its_spans_and_nothing_is_counted_afterwards():
     profile = Profile()
-    with pytest.raises(ZeroDivisionError), profiling(profile), span("a"), span("b"):
+    with pytest.raises(ZeroDivisionError), record_spans(profile), span("a"), span("b"):
         raise ZeroDivisionError
     counted = dict(profile.seconds)
     with span("a"):

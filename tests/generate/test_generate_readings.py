@@ -15,7 +15,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
 from twinloop.dataset.spec import ReadingSpec
-from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, replay_episode, resolve_config
 from twinloop.generate import states as generating
 from twinloop.rollout import BodySensors
 from twinloop.twin import load_twin
@@ -40,7 +40,7 @@ KEYS = {"wrist_imu": "imu", "wrist_force": "force_torque", "servos": "servo"}
 
 def config(folder, **rollout):
     (folder / "felt.yaml").write_text(yaml.safe_dump(TWIN, sort_keys=False))
-    return resolve({**SMALL, "rollout": {**SMALL["rollout"], **rollout}}, where="test", folder=folder)
+    return resolve_config({**SMALL, "rollout": {**SMALL["rollout"], **rollout}}, where="test", folder=folder)
 
 
 @pytest.fixture(scope="module")

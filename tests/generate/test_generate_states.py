@@ -16,7 +16,7 @@ from twinloop.core.errors import BoundsError, DatasetError, InputError, UnknownN
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
-from twinloop.generate import generate_states, read_config, replay_episode, resolve
+from twinloop.generate import generate_states, read_config, replay_episode, resolve_config
 from twinloop.generate.config import load_plan
 from twinloop.tasks import open_task
 
@@ -24,7 +24,7 @@ SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"par
 
 
 def config(folder: Path, **changes):
-    return resolve({**SMALL, **changes}, where="test", folder=folder)
+    return resolve_config({**SMALL, **changes}, where="test", folder=folder)
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ def test_every_episode_replays_bit_for_bit(dataset):
     folder, result = dataset
     for episode in range(result["episodes"]):
         replayed = replay_episode(folder, episode)
-        assert replayed.equal, replayed.line()
+        assert replayed.equal, replayed.summary_line()
 
 
 def test_success_can_be_judged_again_from_the_stored_states(dataset):
@@ -90,8 +90,8 @@ def test_keeping_everything_marks_what_failed(tmp_path):
     hard = {"params": {"object/cube/friction/slide": [0.06, 1.0]}}
     everything, kept = tmp_path / "all", tmp_path / "kept"
     value = {**SMALL, "randomization": hard}
-    full = generate_states(resolve(value, where="t", folder=tmp_path, keep="all"), everything)
-    short = generate_states(resolve(value, where="t", folder=tmp_path), kept)
+    full = generate_states(resolve_config(value, where="t", folder=tmp_path, keep="all"), everything)
+    short = generate_states(resolve_config(value, where="t", folder=tmp_path), kept)
     reader = DatasetReader(everything)
     marks = [reader.provenance(i).success for i in range(len(reader))]
     assert full["episodes"] == 12
@@ -218,5 +218,5 @@ def test_a_wrong_file_is_refused_with_its_key(tmp_path, change, error, message):
 def test_a_range_beyond_physics_is_refused_before_anything_is_written(tmp_path):
     value = {**SMALL, "randomization": {"physics": {"object_mass_kg": [-1, 2]}}}
     with pytest.raises(BoundsError, match="object/cube/mass"):
-        generate_states(resolve(value, where="t", folder=tmp_path), tmp_path / "batch")
+        generate_states(resolve_config(value, where="t", folder=tmp_path), tmp_path / "batch")
     assert not (tmp_path / "batch").exists()

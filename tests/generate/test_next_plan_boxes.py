@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from support.covered import MASS, X, Y, arm, generate_file
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
-from twinloop.curate.plan import FillTarget, apart, rounded, same_names, shared_out
-from twinloop.generate.config import make_plan, resolve
-from twinloop.randomize.margins import margins, to_unit
+from twinloop.curate.plan import FillTarget, allocate_episodes, complete_boxes, round_range, select_separate_targets
+from twinloop.generate.config import make_plan, resolve_config
+from twinloop.randomize.axes import plan_axes, to_unit_cube
 
 BOXES = [
     {"episodes": 6, "params": {X: [0.18, 0.20], Y: [0.05, 0.10]}},
@@ -21,7 +21,7 @@ BOXES = [
 
 def plan(tmp_path, *constraints: str, episodes: int = 64, boxes=BOXES, **section):
     value = generate_file(*constraints, boxes=boxes, **section)
-    return make_plan(resolve(value, where="file", folder=tmp_path, episodes=episodes), arm())
+    return make_plan(resolve_config(value, where="file", folder=tmp_path, episodes=episodes), arm())
 
 
 def test_every_run_of_the_shares_has_exactly_its_share_in_each_box(tmp_path):
@@ -48,8 +48,8 @@ def test_what_a_constraint_refuses_is_drawn_again_in_the_same_box(tmp_path):
 
 def test_a_design_spreads_each_box_and_coverage_knows_the_distribution(tmp_path):
     made = plan(tmp_path, design="latin_hypercube")
-    axes = {axis.name: axis for axis in margins(made)}
-    u = to_unit([axes[X], axes[Y]], made.draw(range(64)))
+    axes = {axis.name: axis for axis in plan_axes(made)}
+    u = to_unit_cube([axes[X], axes[Y]], made.draw(range(64)))
     assert np.abs(np.sort(u[:, 0]) - (np.arange(64) + 0.5) / 64).max() < 0.1
     places = np.linspace(0.01, 0.99, 37)
     np.testing.assert_allclose(axes[Y].to_unit(axes[Y].to_si(places)), places, atol=1e-9)
@@ -82,7 +82,7 @@ def test_boxes_and_a_grid_of_the_same_parameter_do_not_go_together(tmp_path):
 
 @given(st.lists(st.floats(0.01, 10.0), min_size=1, max_size=6), st.integers(6, 500))
 def test_episodes_are_shared_out_whole_and_in_proportion(weights, episodes):
-    counts = shared_out(episodes, weights)
+    counts = allocate_episodes(episodes, weights)
     assert sum(counts) == episodes
     assert min(counts) >= 1
     quota = np.array(weights) / sum(weights) * (episodes - len(weights)) + 1
@@ -91,12 +91,12 @@ def test_episodes_are_shared_out_whole_and_in_proportion(weights, episodes):
 
 def test_too_few_episodes_for_the_holes_are_refused():
     with pytest.raises(InputError, match="2 episodes are fewer than the 3 holes"):
-        shared_out(2, [1.0, 1.0, 1.0])
+        allocate_episodes(2, [1.0, 1.0, 1.0])
 
 
 @given(st.floats(-5, 5), st.floats(1e-6, 3))
 def test_a_rounded_range_holds_the_range_and_little_more(low, width):
-    first, last = rounded(low, low + width, (-10.0, 10.0))
+    first, last = round_range(low, low + width, (-10.0, 10.0))
     assert first <= low + 1e-12
     assert last >= low + width - 1e-12
     assert last - first <= 1.05 * width + 1e-12
@@ -110,8 +110,8 @@ def target(weight: float, **box) -> FillTarget:
 
 def test_a_box_inside_a_heavier_one_is_not_planned_twice():
     wide, inside, other = target(3.0, a=(0.0, 1.0)), target(2.0, a=(0.2, 0.3), b=(0.0, 1.0)), target(1.0, a=(0.5, 1.5))
-    assert apart([inside, other, wide, target(9.0)], most=5) == [wide, other]
-    assert same_names([wide.box, {"b": (0.1, 0.2)}], {"a": (-1.0, 2.0), "b": (0.0, 4.0)}) == [
+    assert select_separate_targets([inside, other, wide, target(9.0)], most=5) == [wide, other]
+    assert complete_boxes([wide.box, {"b": (0.1, 0.2)}], {"a": (-1.0, 2.0), "b": (0.0, 4.0)}) == [
         {"a": (0.0, 1.0), "b": (0.0, 4.0)},
         {"a": (-1.0, 2.0), "b": (0.1, 0.2)},
     ]

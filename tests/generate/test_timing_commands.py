@@ -42,7 +42,9 @@ def seeded(twin, values, nworld=1, seed=0):
 def signals(twin, table, commands):
     """What the motors see, ``(nworld, nstep * substeps)``; before the first command they hold 0."""
     path = CommandPath(twin, table, np.zeros((table.nworld, 1)))
-    return np.concatenate([path.controls(commands[:, [step]])[..., 0] for step in range(commands.shape[1])], axis=1)
+    return np.concatenate(
+        [path.compute_controls(commands[:, [step]])[..., 0] for step in range(commands.shape[1])], axis=1
+    )
 
 
 class TestJitter:

@@ -8,14 +8,14 @@ import pytest
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import validate
-from twinloop.generate import generate_states, resolve
+from twinloop.generate import generate_states, resolve_config
 
 SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 2, "episodes_per_env": 2}}
 JITTER = "timing/control/jitter"
 
 
 def generated(folder, section, workers=1):
-    config = resolve({**SMALL, "randomization": {"params": section}}, where="test", folder=folder)
+    config = resolve_config({**SMALL, "randomization": {"params": section}}, where="test", folder=folder)
     generate_states(config, folder / "batch", workers=workers)
     return folder / "batch"
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from twinloop.hardware.arms import SETTLE_S, VirtualArms, with_gears
+from twinloop.hardware.arms import SETTLE_S, VirtualArms, add_robot_gears
 from twinloop.hardware.hidden import HiddenParameters
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.sensors.servo import STS3215_RESOLUTION
@@ -115,12 +115,12 @@ def test_the_play_is_never_left_further_than_the_flanks_give():
 @pytest.mark.parametrize("name", ROBOTS)
 def test_the_geared_model_weighs_what_the_twin_weighs_and_stands_where_it_stands(name):
     twin = load_twin(name)
-    geared = with_gears(twin)
+    geared = add_robot_gears(twin)
     plain, model = twin.model, geared.twin.model
     rotors = len(twin.robot.joints) * 1e-6
     assert model.body_mass.sum() == pytest.approx(plain.body_mass.sum() + rotors, rel=1e-9)
     assert model.nu == plain.nu
-    home = geared.qpos(twin, twin.home()[0])
+    home = geared.convert_qpos(twin, twin.home()[0])
     np.testing.assert_array_equal(home[geared.link_qpos], twin.home()[0][twin.joint_qpos])
     np.testing.assert_array_equal(home[geared.motor_qpos], home[geared.link_qpos])
     # The motor side has the joint's friction, damping and reflected inertia; the link side none of them.
@@ -136,4 +136,4 @@ def test_a_twin_that_has_gears_already_is_not_given_others():
     commands = teleop_commands(plain, seed=1, episodes=[0], seconds=4.0)[0][:60]
     ways = [driven(twin, nothing_hidden(twin, play=0.012, params=dry), commands) for twin in (plain, geared)]
     np.testing.assert_allclose(ways[0], ways[1], atol=1e-9)
-    assert with_gears(geared).twin.model.nq == with_gears(plain).twin.model.nq
+    assert add_robot_gears(geared).twin.model.nq == add_robot_gears(plain).twin.model.nq

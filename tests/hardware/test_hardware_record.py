@@ -12,7 +12,7 @@ from twinloop.hardware.arms import CommandQueue, VirtualArms
 from twinloop.hardware.hidden import draw_hidden
 from twinloop.hardware.protocol import WallClock
 from twinloop.hardware.record import drive, record
-from twinloop.hardware.teleop_motion import minimum_jerk, teleop_commands
+from twinloop.hardware.teleop_motion import interpolate_minimum_jerk, teleop_commands
 from twinloop.hardware.virtual import VirtualRobot, virtual_log
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
@@ -106,7 +106,7 @@ class TestCommandLine:
         line, zero = CommandQueue(np.array([[0.0]])), np.zeros(1, dtype=int)
         for value, sent, arrival in ((1.0, 0, 10.0), (2.0, 4, 7.0), (3.0, 8, 12.5)):
             line.send(np.array([[value]]), np.array([[arrival]]), zero + sent)
-        forces = [float(line.in_force(zero + step)[0, 0]) for step in range(15)]
+        forces = [float(line.active_command(zero + step)[0, 0]) for step in range(15)]
         assert forces == [0.0] * 10 + [2.0] * 3 + [3.0] * 2
 
     def test_it_forgets_what_can_no_longer_be_in_force(self):
@@ -115,7 +115,7 @@ class TestCommandLine:
             now = np.full(2, step)
             line.send(np.full((2, 3), float(step)), now[:, None] + np.full((2, 3), 20.0), now)
             expected = max(step - 20, 0) if step >= 20 else 0
-            assert (line.in_force(now) == expected).all()
+            assert (line.active_command(now) == expected).all()
         assert line._commands.shape[1] <= 22
 
 
@@ -151,7 +151,7 @@ class TestMotion:
 
     def test_minimum_jerk_peaks_at_fifteen_eighths_of_its_mean_speed(self):
         time = np.linspace(0, 2, 2001)
-        path = minimum_jerk([0.0, 2.0], [np.zeros(1), np.ones(1)], time)[:, 0]
+        path = interpolate_minimum_jerk([0.0, 2.0], [np.zeros(1), np.ones(1)], time)[:, 0]
         speed = np.gradient(path, time)
         assert speed.max() == pytest.approx(1.875 / 2, rel=1e-4)
         assert (path[0], path[1000], path[-1]) == pytest.approx((0.0, 0.5, 1.0))

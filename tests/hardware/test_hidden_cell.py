@@ -7,7 +7,15 @@ import pytest
 
 from twinloop.core.errors import BoundsError, InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.hardware import NotConnectedError, Robot, VirtualCell, check_robot, fault_names, hidden_cell, open_robot
+from twinloop.hardware import (
+    NotConnectedError,
+    Robot,
+    VirtualCell,
+    check_robot,
+    fault_names,
+    make_hidden_cell,
+    open_robot,
+)
 from twinloop.hardware.hidden import draw_hidden
 from twinloop.hardware.record import record
 from twinloop.randomize import Plan, default_draws
@@ -17,7 +25,7 @@ from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
-CELL = hidden_cell(TWIN, 3)
+CELL = make_hidden_cell(TWIN, 3)
 TASK = open_task("pick_and_place", CELL.twin)
 JOINTS = TWIN.robot.joints
 
@@ -33,7 +41,7 @@ class Waving:
 
         def act(simulation):
             step = simulation.step_index
-            self.seen.append(observer.look(simulation.state, step))
+            self.seen.append(observer.observe_worlds(simulation.state, step))
             return CELL.twin.units.to_si(wave(step, len(worlds.numbers)))
 
         return act
@@ -56,7 +64,7 @@ class TestTruth:
 
     def test_a_scene_lies_within_the_twins_own_ranges_and_differs_between_robots(self):
         names = ["object/cube/mass", "object/cube/friction/slide", "geom/table/position/z", "light/key/intensity"]
-        cells = [hidden_cell(TWIN, seed) for seed in range(8)]
+        cells = [make_hidden_cell(TWIN, seed) for seed in range(8)]
         for name in names:
             param = TWIN.params[name]
             assert param.default_range is not None
@@ -83,7 +91,7 @@ class TestTruth:
                 assert drawn[name] == nominal[name]
 
     def test_a_twin_that_declares_no_effects_is_given_them(self):
-        cell = hidden_cell(load_twin("double_pendulum"), 1)
+        cell = make_hidden_cell(load_twin("double_pendulum"), 1)
         hidden = draw_hidden(load_twin("double_pendulum"), 1)
         joint = cell.twin.robot.joints[0]
         assert cell.values[f"joint/{joint}/backlash"] == hidden.backlash[0]
@@ -93,7 +101,7 @@ class TestTruth:
 class TestFaults:
     @pytest.mark.parametrize("fault", fault_names())
     def test_each_changes_what_it_says(self, fault):
-        faulty = hidden_cell(TWIN, 3, fault=fault)
+        faulty = make_hidden_cell(TWIN, 3, fault=fault)
         changed = {name for name, value in faulty.values.items() if CELL.values.get(name) != value}
         words = {
             "backlash_grown": {f"joint/{joint}/backlash" for joint in JOINTS},
@@ -107,24 +115,27 @@ class TestFaults:
         assert faulty.fault == fault
 
     def test_sizes(self):
-        late, doubled = hidden_cell(TWIN, 3, fault="latency_80ms"), hidden_cell(TWIN, 3, fault="friction_doubled")
+        late, doubled = (
+            make_hidden_cell(TWIN, 3, fault="latency_80ms"),
+            make_hidden_cell(TWIN, 3, fault="friction_doubled"),
+        )
         name = "actuator/elbow_flex/delay"
         assert late.values[name] == pytest.approx(CELL.values[name] + 0.08)
         name = "joint/elbow_flex/frictionloss"
         assert doubled.values[name] == pytest.approx(2 * CELL.values[name])
 
     def test_one_parameter_by_name(self):
-        assert hidden_cell(TWIN, 3, changed={"object/cube/mass": 0.2}).values["object/cube/mass"] == 0.2
+        assert make_hidden_cell(TWIN, 3, changed={"object/cube/mass": 0.2}).values["object/cube/mass"] == 0.2
         with pytest.raises(UnknownNameError, match="object/cube/mass"):
-            hidden_cell(TWIN, 3, changed={"object/cube/mas": 0.2})
+            make_hidden_cell(TWIN, 3, changed={"object/cube/mas": 0.2})
         with pytest.raises(BoundsError, match="physical bounds"):
-            hidden_cell(TWIN, 3, changed={"object/cube/mass": 20.0})
+            make_hidden_cell(TWIN, 3, changed={"object/cube/mass": 20.0})
 
     def test_what_cannot_be(self):
         with pytest.raises(UnknownNameError, match="friction_doubled"):
-            hidden_cell(TWIN, 3, fault="friction_double")
+            make_hidden_cell(TWIN, 3, fault="friction_double")
         with pytest.raises(InputError, match=r"camera/front/position/y, but double_pendulum has no such parameter"):
-            hidden_cell(load_twin("double_pendulum"), 3, fault="camera_moved_3cm")
+            make_hidden_cell(load_twin("double_pendulum"), 3, fault="camera_moved_3cm")
 
 
 class TestBehindTheProtocol:
@@ -195,7 +206,7 @@ class TestBehindTheProtocol:
 def test_the_script_succeeds_on_most_robots():
     rates = []
     for seed in range(5):
-        cell = hidden_cell(TWIN, seed)
+        cell = make_hidden_cell(TWIN, seed)
         table: ParamTable = cell.table(cell.plan(0).draw(range(20)))
         batch = run_batch(cell.twin, open_task("pick_and_place", cell.twin), table, run_seed=0, episodes=range(20))
         rates.append(batch.success.mean())

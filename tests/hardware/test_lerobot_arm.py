@@ -29,12 +29,12 @@ from twinloop.release.envelope import Envelope
 from twinloop.release.envelope_settings import EnvelopeSettings
 from twinloop.release.running import Runner
 from twinloop.release.running_robot import RunOptions, TimedRobot, offered_contract
-from twinloop.train.lerobot_side import let_torchvision_in
+from twinloop.train.lerobot_side import declare_torchvision_operators
 from twinloop.twin import load_twin
 
 pytest.importorskip("lerobot")
 pytest.importorskip("scservo_sdk")
-let_torchvision_in()
+declare_torchvision_operators()
 pytestmark = pytest.mark.slow
 
 JOINTS = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
@@ -255,7 +255,7 @@ class Sways:
         self._step += 1
         return self._middle + np.array([12 * np.sin(self._step / 6), 0, 0, 0, 0, 0])
 
-    def sent(self, command) -> None:
+    def report_sent(self, command) -> None:
         pass
 
     def close(self) -> None:

@@ -123,34 +123,34 @@ def test_torque_comes_on_where_the_servos_stand(robot):
 
 def test_servos_are_asked_twice_a_second_and_always_while_one_is_not_well(robot):
     careful = GuardedBus(robot, gripper="hand")
-    careful.check(0.0)
+    careful.check_status(0.0)
     robot.bus.status["arm"] = 32 | 4
-    careful.check(0.9 * STATUS_S)
+    careful.check_status(0.9 * STATUS_S)
     for moment in (STATUS_S, STATUS_S + 1e-3):
         with pytest.raises(ServoFaultError, match=r"arm reports overheated and overload\. Let the robot rest"):
-            careful.check(moment)
+            careful.check_status(moment)
     robot.bus.status = {"arm": 0, "hand": 32}  # the gripper gives way when it holds something
-    careful.check(STATUS_S + 2e-3)
+    careful.check_status(STATUS_S + 2e-3)
     robot.bus.status["hand"] = 1
     with pytest.raises(ServoFaultError, match="hand reports voltage"):
-        careful.check(3 * STATUS_S)
+        careful.check_status(3 * STATUS_S)
     robot.bus.status["hand"] = 0
     robot.bus.others = [255]  # a late answer to another question
-    careful.check(3.05 * STATUS_S)
+    careful.check_status(3.05 * STATUS_S)
     robot.bus.silent = ("arm",)
-    careful.check(5 * STATUS_S)  # an answer that is lost is no fault of a servo
+    careful.check_status(5 * STATUS_S)  # an answer that is lost is no fault of a servo
 
 
 def test_torque_is_taken_off_whatever_one_of_them_does_and_a_dead_port_is_closed(robot):
     careful = GuardedBus(robot, gripper="hand")
     robot.bus.silent = ("arm",)
     with pytest.raises(ServoFaultError, match=r"torque of arm is still on: no answer\. Switch the supply off"):
-        careful.let_go(["arm", "hand"])
+        careful.disable_joint_torque(["arm", "hand"])
     assert robot.bus.done == ["hand off"]
     careful.close()
     assert not robot.bus.is_open
     careful.close()
-    careful.forget_late_answers()
+    careful.discard_late_answers()
     assert robot.bus.done[-1] == "emptied"
 
 
@@ -158,13 +158,13 @@ def test_an_answer_that_did_not_come_is_waited_for_and_dropped(robot, monkeypatc
     slept = []
     monkeypatch.setattr("twinloop.hardware.lerobot_bus.time.sleep", slept.append)
     careful = GuardedBus(robot, gripper="hand")
-    assert careful.ask(lambda: 5) == 5
+    assert careful.read_fresh(lambda: 5) == 5
     with pytest.raises(ConnectionError):
-        careful.ask(_lost)
+        careful.read_fresh(_lost)
     assert slept == []
-    assert careful.ask(lambda: robot.bus.done[-1]) == "emptied"
+    assert careful.read_fresh(lambda: robot.bus.done[-1]) == "emptied"
     assert slept == [LATE_S]
-    assert careful.ask(lambda: 6) == 6
+    assert careful.read_fresh(lambda: 6) == 6
     assert slept == [LATE_S]
 
 
@@ -174,7 +174,7 @@ def _lost():
 
 def test_a_robot_without_a_bus_is_left_alone():
     careful = GuardedBus(object(), gripper="hand")
-    careful.check(0.0)
-    careful.forget_late_answers()
+    careful.check_status(0.0)
+    careful.discard_late_answers()
     careful.close()
-    assert not careful.let_go(["arm"])
+    assert not careful.disable_joint_torque(["arm"])

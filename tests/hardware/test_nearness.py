@@ -28,8 +28,8 @@ def scene(kind: str, size: str) -> mujoco.MjModel:
 
 
 def found(near: ProximityPairs, place: tuple[float, float, float]) -> dict[tuple[str, str], float]:
-    near.place(np.array([*place, 1.0, 0.0, 0.0, 0.0]))
-    return {(near.name(a), near.name(b)): distance for a, b, distance, _ in near.close()}
+    near.set_position(np.array([*place, 1.0, 0.0, 0.0, 0.0]))
+    return {(near.name(a), near.name(b)): distance for a, b, distance, _ in near.find_close_pairs()}
 
 
 @given(st.tuples(offsets, offsets, offsets), st.floats(0.005, 0.3))
@@ -64,8 +64,10 @@ def test_boxes_that_stand_diagonally_are_near_though_the_engine_makes_no_contact
     model = scene("box", ".05 .05 .05")
     place = np.array([0.156, 0.256, 0.0, 1.0, 0.0, 0.0, 0.0])
     near = ProximityPairs(model, 0.02)
-    near.place(place)
-    assert [distance for *_, distance, _ in near.close()] == pytest.approx([np.hypot(0.006, 0.006)], abs=1e-6)
+    near.set_position(place)
+    assert [distance for *_, distance, _ in near.find_close_pairs()] == pytest.approx(
+        [np.hypot(0.006, 0.006)], abs=1e-6
+    )
     model.geom_margin[:] = model.body_margin[:] = 0.01
     data = mujoco.MjData(model)
     data.qpos[:] = place
@@ -80,7 +82,7 @@ def test_every_contact_of_the_engine_is_found_and_the_spheres_leave_nothing_out(
     near, data = clearance._near, mujoco.MjData(twin.model)
     low, high = twin.joint_ranges.T
     for pose in rng.uniform(low, high, (60, len(low))):
-        close = clearance.touching(pose)
+        close = clearance.find_close_pairs(pose)
         slow = {
             (int(a), int(b))
             for a, b in near._pairs
@@ -112,8 +114,8 @@ def test_pairs_that_may_never_collide_do_not_count() -> None:
         """
     )
     near = ProximityPairs(model, 0.0)
-    near.place(model.qpos0)
-    pairs = {frozenset((near.name(a), near.name(b))) for a, b, *_ in near.close()}
+    near.set_position(model.qpos0)
+    pairs = {frozenset((near.name(a), near.name(b))) for a, b, *_ in near.find_close_pairs()}
     assert pairs == {
         frozenset(pair)
         for pair in (

@@ -15,7 +15,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.logs.formats import load_log
 from twinloop.hardware import VirtualRobot
 from twinloop.hardware.excite import save_excitation
-from twinloop.hardware.excite_drive import approach, excite
+from twinloop.hardware.excite_drive import approach_commands, excite
 from twinloop.hardware.excite_guard import GuardOptions
 from twinloop.hardware.limits import ClearanceCheck
 
@@ -139,14 +139,14 @@ def test_after_a_stop_the_robot_holds_or_comes_home():
 
 def test_the_way_to_the_start_is_slow_and_ends_at_rest():
     plan = plan_of()
-    rows = approach(plan, HOME + 0.6)
+    rows = approach_commands(plan, HOME + 0.6)
     assert np.abs(np.diff(rows, axis=0)).max() * 30.0 <= LIMITS.speed.max() / 6 * 1.01
     np.testing.assert_allclose(rows[-25:], np.tile(HOME, (25, 1)), atol=1e-12)
 
 
 def test_something_in_the_way_to_the_start_is_refused_before_anything_moves():
     class Near:
-        def first_touch(self, poses):
+        def find_first_contact(self, poses):
             return 3, "upper_arm and table"
 
     robot = Troubled(after=10**9)

@@ -42,7 +42,7 @@ def write_cell(root: Path) -> Path:
         ws.add(write_videos(root / "data" / "first"))
         ids = ws.query("SELECT episode_id FROM episodes ORDER BY episode_index")["episode_id"].to_pylist()
         ws.label([Label(episode_id=name, kind="language", value=TEXT, source="hand", author="ada") for name in ids])
-        ws.bury(ids[:1], "bumped", "ada")
+        ws.exclude_episodes(ids[:1], "bumped", "ada")
         ws.freeze("kept", "SELECT episode_id FROM episodes")
     curate(root, only=["recording/clock_jump"])
     return root

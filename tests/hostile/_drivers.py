@@ -114,7 +114,7 @@ class Sways:
         command = HOME + 14 * np.sin(self.step / 6) * np.array([1.0, 0.3, 0, 0, 1.5, 0])
         return command if self._change is None or self.step <= self._since else self._change(observation, command)
 
-    def sent(self, command: np.ndarray) -> None:
+    def report_sent(self, command: np.ndarray) -> None:
         command[:] = np.nan  # it is the policy's own copy
 
     def close(self) -> None:
@@ -147,8 +147,8 @@ def require_limits(arm: Arm, envelope: Envelope = ENVELOPE, start: np.ndarray = 
     assert (path >= np.minimum(limits.low, begun) - 1e-9).all()
     assert (path <= np.maximum(limits.high, begun) + 1e-9).all()
     assert (np.abs(speed) <= limits.speed + 1e-6).all()
-    assert (np.abs(change) <= limits.brake + 1e-6).all()
-    assert envelope.space.first_fault(path[1:]) is None
+    assert (np.abs(change) <= limits.max_speed_change + 1e-6).all()
+    assert envelope.space.find_first_fault(path[1:]) is None
     # What arrived, as far as the driver says so, is no faster than that over the time between.
     times = np.array([moment for moment, _ in arm.taken])
     if len(times) > 1:
@@ -160,7 +160,7 @@ def require_limits(arm: Arm, envelope: Envelope = ENVELOPE, start: np.ndarray = 
 def require_rest(arm: Arm, envelope: Envelope = ENVELOPE) -> None:
     """The last commands end at rest: what would come next is no other command."""
     path = envelope.units.to_si(np.array([HOME, HOME, *arm.issued]))[-2:]
-    assert (np.abs(path[1] - path[0]) / envelope.limits.dt <= envelope.limits.brake + 1e-6).all()
+    assert (np.abs(path[1] - path[0]) / envelope.limits.dt <= envelope.limits.max_speed_change + 1e-6).all()
 
 
 def attack(tried: str, expected: str, *values: Any, id: str):  # noqa: A002  # pytest's word

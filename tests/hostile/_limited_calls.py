@@ -7,7 +7,7 @@ from typing import Any
 
 from twinloop.core.documents import read_arrays
 from twinloop.dataset.lerobot.parquet import read_table
-from twinloop.dataset.media.pictures import decoded
+from twinloop.dataset.media.images import decode_image
 from twinloop.dataset.media.video import decode
 
 
@@ -18,7 +18,7 @@ def read_npz(path: Path) -> dict[str, Any]:
 
 def read_picture(path: Path) -> Any:
     """Decode a picture."""
-    return decoded(path, where=str(path)).shape
+    return decode_image(path, where=str(path)).shape
 
 
 def read_video(path: Path) -> Any:

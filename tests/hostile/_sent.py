@@ -14,7 +14,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.rollout import run_batch
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import write_pinned
-from twinloop.scenario.regress import expectation
+from twinloop.scenario.regress import format_expectation
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -80,5 +80,5 @@ def send_scenario(root: Path, sentinel: Path, *, name: str = "sent") -> Path:
     made = run_batch(twin, task, twin.table(1), run_seed=3, episodes=[0], backend=open_backend(nthread=1))
     world = PinnedWorld.of_episode(made.episode(0), twin, task, name=name)
     code = write_code(root.parent / "elsewhere" / "helper.py", sentinel)
-    evidence = {"expected": expectation("expert", TrialOutcomes.of_outcomes("00000"))}
+    evidence = {"expected": format_expectation("expert", TrialOutcomes.of_outcomes("00000"))}
     return write_pinned(replace(world, task=f"{code}:Task", evidence=evidence), root / "scenarios" / name)

@@ -162,7 +162,7 @@ def serve() -> None:
 
 
 def _tell(server: Any) -> None:
-    while not server.started:
+    while not server.is_running:
         time.sleep(0.01)
     print(server.address.rpartition(":")[2], flush=True)  # noqa: T201 - the answer
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
-from twinloop.catalog.engine import QueryEngine, quoted
+from twinloop.catalog.engine import QueryEngine, quote_literal
 from twinloop.catalog.limits import QueryLimits
 from twinloop.dataset.lerobot.writer import DatasetWriter
 
@@ -36,9 +36,9 @@ def file_hashes(folder: Path, *, but: tuple[str, ...] = ("-shm",)) -> dict[str, 
 def engine_of(ws: Workspace, *, limits: QueryLimits = SMALL) -> QueryEngine:
     """Return an engine with views of files and of a table, as `Queries` makes it."""
     engine = QueryEngine(limits)
-    engine.show("episodes", ws.query("SELECT * FROM episodes"))
-    [part] = ws.parts.listed("params")
-    engine.show_files("params", [ws.parts.path("params", part.part)])
+    engine.register_table("episodes", ws.query("SELECT * FROM episodes"))
+    [part] = ws.parts.list_parts("params")
+    engine.create_file_view("params", [ws.parts.path("params", part.part)])
     return engine
 
 
@@ -185,7 +185,7 @@ _SPACE = st.sampled_from([" ", "\n", "\t", "/**/", " -- x\n", "/* ; COPY */", " 
 
 def statements(paths: list[str]) -> st.SearchStrategy[str]:
     """Return statements that nest what writes, in the places that DuckDB takes it and in those that it does not."""
-    path = st.sampled_from([quoted(one) for one in paths])
+    path = st.sampled_from([quote_literal(one) for one in paths])
     options = st.sampled_from(["", " (FORMAT PARQUET)", " (FORMAT CSV, HEADER)", " (OVERWRITE)", " (FORMAT JSON)"])
     leaf = st.sampled_from(["SELECT 1 AS n", "FROM episodes", "VALUES (1)", "SELECT * FROM params", "TABLE episodes"])
     writer = st.one_of(
@@ -233,8 +233,8 @@ def statements(paths: list[str]) -> st.SearchStrategy[str]:
             st.builds("SUMMARIZE {}".format, inner),
             st.builds("PREPARE p AS {}; EXECUTE p".format, inner),
             st.builds("{};{}".format, leaf, inner),
-            st.builds("FROM query({})".format, inner.map(quoted)),
-            st.builds("FROM json_execute_serialized_sql(json_serialize_sql({}))".format, inner.map(quoted)),
+            st.builds("FROM query({})".format, inner.map(quote_literal)),
+            st.builds("FROM json_execute_serialized_sql(json_serialize_sql({}))".format, inner.map(quote_literal)),
         )
 
     whole = st.recursive(writer, deeper, max_leaves=4)

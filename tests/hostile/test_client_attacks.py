@@ -823,10 +823,10 @@ def test_the_deadline_counts_from_the_begin(observed: Observed) -> None:
     with lying() as server:
         line = TimedSocket(urlsplit(server.address), 0.2)
         time.sleep(0.25)
-        for call in (line.left, line.recv, lambda: line.sendall(b"x")):
+        for call in (line.get_remaining_s, line.recv, lambda: line.sendall(b"x")):
             with pytest.raises(TimeoutError, match=r"no complete answer within 0.2 s"):
                 call()
         line.start(5.0)
-        assert 4.0 < line.left() <= 5.0
+        assert 4.0 < line.get_remaining_s() <= 5.0
         line.close()
     observed("TimeoutError")

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from support.catalog_workspace import score
 from support.dataset_writer import write_all
-from twinloop.catalog import Workspace, querying, shown
+from twinloop.catalog import Workspace, querying, view_tables
 from twinloop.catalog import parts as compaction
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.parts import LENGTH, DraftPart, enlist, rows_of_table, ulid
+from twinloop.catalog.parts import LENGTH, DraftPart, convert_table_rows, register_parts, ulid
 from twinloop.catalog.reference import QUESTIONS
 from twinloop.cli.main import main
 from twinloop.core.files import dumps
@@ -131,7 +131,7 @@ def test_whatever_clock_each_run_has(tmp_path_factory, offsets, joined):
     expected="a later process shows the later score, not the one that was kept",
 )
 def test_what_is_kept_for_quick_opening_follows_the_commits(tmp_path, monkeypatch):
-    monkeypatch.setattr(shown, "LEAST", 1)
+    monkeypatch.setattr(view_tables, "LEAST", 1)
     root = tmp_path / "cell"
     with Workspace.create(root) as ws, clock(9 * YEAR_MS):
         scored(ws, 1.0)
@@ -217,14 +217,14 @@ def test_two_processes_with_different_clocks(ws):
 def test_writers_that_overlap(ws):
     def draft(value: float) -> DraftPart:
         return DraftPart(
-            table="scores", rows=rows_of_table("scores", score(EPISODE, value), given={"run_id": f"r{value}"})
+            table="scores", rows=convert_table_rows("scores", score(EPISODE, value), given={"run_id": f"r{value}"})
         )
 
-    with clock(-50 * YEAR_MS), ws.parts.written([draft(1.0)], run_id="r1") as early:
-        with clock(0), ws.parts.written([draft(2.0)], run_id="r2") as late, ws.state.transaction() as connection:
-            enlist(connection, late)
+    with clock(-50 * YEAR_MS), ws.parts.write_parts([draft(1.0)], run_id="r1") as early:
+        with clock(0), ws.parts.write_parts([draft(2.0)], run_id="r2") as late, ws.state.transaction() as connection:
+            register_parts(connection, late)
         with ws.state.transaction() as connection:
-            enlist(connection, early)
+            register_parts(connection, early)
     assert early[0].position < late[0].position
     assert shown_value(ws) == [1.0]
 
@@ -260,13 +260,13 @@ def test_an_order_that_an_older_version_took_from_the_clock_is_repaired(ws, capf
         scored(ws, 1.0)
     with clock():
         key = ulid()
-    [ahead] = ws.parts.listed("scores")
+    [ahead] = ws.parts.list_parts("scores")
     folder = ws.root / "catalog" / "scores"
     (folder / f"part-{key}.parquet").write_bytes((folder / ahead.part).read_bytes())
     row = {**vars(ahead), "part": f"part-{key}.parquet", "position": key}
     with ws.state.transaction() as connection:
         connection.execute(f"INSERT INTO parts VALUES ({', '.join('?' * len(row))})", list(row.values()))
-    assert [part.part for part in ws.parts.listed("scores")] == [row["part"], ahead.part]
+    assert [part.part for part in ws.parts.list_parts("scores")] == [row["part"], ahead.part]
     ws.close()
     assert main(["fsck", "--workspace", str(ws.root)]) == 1
     said = capfd.readouterr().out
@@ -274,7 +274,7 @@ def test_an_order_that_an_older_version_took_from_the_clock_is_repaired(ws, capf
     assert "1 parts of scores come before parts that were committed earlier" in " ".join(said.split())
     main(["fsck", "--workspace", str(ws.root), "--repair"])
     with Workspace.open(ws.root) as again:
-        assert [part.part for part in again.parts.listed("scores")] == [ahead.part, row["part"]]
+        assert [part.part for part in again.parts.list_parts("scores")] == [ahead.part, row["part"]]
     capfd.readouterr()
     assert main(["fsck", "--workspace", str(ws.root)]) == 0
 
@@ -320,7 +320,7 @@ def test_the_version_frozen_last_is_meant(ws, batch):
         first = ws.freeze("set", "SELECT episode_id FROM episodes LIMIT 3")
     with clock(-YEAR_MS):
         second = ws.freeze("set", "SELECT episode_id FROM episodes LIMIT 4")
-    assert (first.version, second.version, ws.frozen("set").version) == (1, 2, 2)
+    assert (first.version, second.version, ws.find_dataset_version("set").version) == (1, 2, 2)
 
 
 @pytest.mark.attack(

@@ -17,7 +17,16 @@ from _sent import GENERATE, make_workspace, send_dataset, send_scenario, write_c
 
 from twinloop.cli.main import TWINLOOP, main
 from twinloop.core import extension as approval
-from twinloop.core.extension import NotApprovedError, approvals, approve, in_data, load_class, mark, revoke, split_mark
+from twinloop.core.extension import (
+    NotApprovedError,
+    approve,
+    is_in_data_folder,
+    load_class,
+    mark_references,
+    read_approvals,
+    revoke,
+    split_mark,
+)
 from twinloop.core.files import sha256_file
 
 NOT_RUN = "the file does not run"
@@ -321,7 +330,7 @@ def test_approval_is_of_the_content(cell, sentinel, capsys, observed):
     helper.write_text(helper.read_text() + "\n# changed\n")
     from twinloop.workflows.data import labels as worlds
 
-    worlds._opened.cache_clear()
+    worlds._open_task.cache_clear()
     assert run(capsys, "label", "--rule", "failure/pick_and_place")[0] == 0
     assert not sentinel.exists()
     observed("the approved content runs, the changed one does not")
@@ -339,7 +348,7 @@ def test_a_compiled_module_beside_an_approved_file(tmp_path, sentinel):
     os.utime(helper, (evil.stat().st_atime, evil.stat().st_mtime))
     py_compile.compile(str(evil), cfile=importlib.util.cache_from_source(str(helper)))
     approve(helper)
-    assert load_class("task", mark(f"{helper}:Task", "a test"), []).__name__ == "Task"
+    assert load_class("task", mark_references(f"{helper}:Task", "a test"), []).__name__ == "Task"
     assert not sentinel.exists()
 
 
@@ -371,7 +380,9 @@ def test_ways_to_name_a_file(reference, tmp_path, sentinel, monkeypatch, observe
     shutil.copy(code, tmp_path / "helper.so")
     py_compile.compile(str(code), cfile=str(tmp_path / "helper.pyc"))
     (tmp_path / "link.py").symlink_to(write_code(tmp_path / "elsewhere" / "real.py", sentinel))
-    named = mark({"a": [{"b": reference.format(folder=tmp_path)}]}, "data/sent/twinloop/dataset.json")["a"][0]["b"]
+    named = mark_references({"a": [{"b": reference.format(folder=tmp_path)}]}, "data/sent/twinloop/dataset.json")["a"][
+        0
+    ]["b"]
     for opened in (lambda: open_task(named, load_twin("so101_tabletop")), lambda: open_robot(named),
                    lambda: open_clip_encoder(named)):  # fmt: skip
         with pytest.raises(approval.InputError) as error:
@@ -388,7 +399,7 @@ def test_files_among_data_are_refused_even_where_nothing_is_marked(place, tmp_pa
     (tmp_path / "sent" / place).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "sent" / place).write_text("{}")
     code = write_code(tmp_path / "sent" / "deep" / "helper.py", sentinel)
-    assert in_data(code)
+    assert is_in_data_folder(code)
     with pytest.raises(NotApprovedError, match="in a folder of data"):
         load_class("task", f"{code}:Task", [])
     link = tmp_path / "link.py"
@@ -404,7 +415,7 @@ def test_a_file_that_the_user_names_on_the_command_line_runs(cell, sentinel, cap
     run(capsys, "evaluate", "expert", "--task", f"{code}:Task", "--episodes", "1", "--suite", "nominal")
     assert sentinel.exists()
     sentinel.unlink()
-    _, row = approvals()
+    _, row = read_approvals()
     assert (row.how, row.sha256) == ("use", sha256_file(code))
     own = write_code(cell / "own.py", cell / "other")
     (cell / "own.yaml").write_text(yaml.safe_dump({**GENERATE, "scene": {"robot": "so101", "task": "own.py:Task"}}))
@@ -414,7 +425,7 @@ def test_a_file_that_the_user_names_on_the_command_line_runs(cell, sentinel, cap
 
     assert open_task(read_config(cell / "own.yaml").task, load_twin("so101_tabletop")).nstep
     assert (cell / "other").exists()
-    assert {row.path for row in approvals()} == {str(cell), str(code), str(own)}
+    assert {row.path for row in read_approvals()} == {str(cell), str(code), str(own)}
 
 
 @pytest.mark.attack(
@@ -521,12 +532,12 @@ def test_a_damaged_file_of_approvals(damage, own_home, tmp_path, sentinel, obser
     approve(good)
     file = own_home / "approved.jsonl"
     file.write_bytes(file.read_bytes() + damage.encode(errors="surrogateescape"))
-    assert [row.path for row in approvals()] in ([str(good)], [])
+    assert [row.path for row in read_approvals()] in ([str(good)], [])
     other = tmp_path / "other.py"
     other.write_text("class Task: pass\n")
     with pytest.raises(NotApprovedError):
-        load_class("task", mark(f"{other}:Task", "x"), [])
-    observed(f"{len(approvals())} of 1 approvals left")
+        load_class("task", mark_references(f"{other}:Task", "x"), [])
+    observed(f"{len(read_approvals())} of 1 approvals left")
 
 
 def test_approvals_are_listed_and_withdrawn(own_home, tmp_path, sentinel, capsys):
@@ -536,7 +547,7 @@ def test_approvals_are_listed_and_withdrawn(own_home, tmp_path, sentinel, capsys
     assert str(code) in run(capsys, "approve")[1]
     assert str(code) in "".join(run(capsys, "doctor", "--json")[1].split())
     assert run(capsys, "approve", "--revoke", code)[0] == 0
-    assert approvals() == []
+    assert read_approvals() == []
     assert "is not approved" in run(capsys, "approve", "--revoke", code)[1]
     assert run(capsys, "approve", tmp_path / "none.py")[0] == 2
     assert run(capsys, "approve", "--revoke")[0] == 2
@@ -553,11 +564,11 @@ def test_a_mark_changes_references_only():
         "task": "x.py:Task",
         "more": ("torch:e.pt",),
     }
-    marked = mark(value, Path("a:b/c.json"))
+    marked = mark_references(value, Path("a:b/c.json"))
     assert marked["task"] == "x.py:Task (named by a%3Ab/c.json)"
     assert marked["more"] == ["torch:e.pt (named by a%3Ab/c.json)"]
     assert {k: marked[k] for k in ("twin", "steps", "text")} == {k: value[k] for k in ("twin", "steps", "text")}
     assert value["task"] == "x.py:Task"
     assert split_mark(marked["task"]) == ("x.py:Task", "a:b/c.json")
-    assert mark("x.py:Arm?port=3", "d?(e)") == "x.py:Arm (named by d%3F%28e%29)?port=3"
+    assert mark_references("x.py:Arm?port=3", "d?(e)") == "x.py:Arm (named by d%3F%28e%29)?port=3"
     assert split_mark("x.py:Task") == ("x.py:Task", "")

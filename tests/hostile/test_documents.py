@@ -492,7 +492,7 @@ FOLDERS = [
     ("twinloop.policies.folder:read_config", "config.json", "a policy"),
     ("twinloop.policies.weights:read_weights", "model.safetensors", "a policy"),
     ("twinloop.rollout.pinned_files:read_pinned", "scenario.yaml", "a scenario"),
-    ("twinloop.release.monitor.calibration:read", "monitor.json", "a monitor"),
+    ("twinloop.release.monitor.calibration:read_monitor_calibration", "monitor.json", "a monitor"),
     ("twinloop.randomize.sources:read_identified", "result.json", "an identify run"),
     ("twinloop.core.evaluation:Evaluation.read", "evaluation.json", "an evaluation"),
     ("twinloop.dataset.lerobot.calibration:read_calibration", "calibration.json", "a calibration"),

@@ -34,7 +34,7 @@ from support.dataset_writer import SPEC, planted, write_all
 from support.one_joint import joints_twin
 from support.scenes import TABLE, clutter
 from twinloop.catalog import Workspace
-from twinloop.catalog.views import named
+from twinloop.catalog.views import find_required_views
 from twinloop.checks import run_checks
 from twinloop.cli.main import main
 from twinloop.core.engine_faults import ENGINE_FAULTS, SPARSE_NEWTON, SolverSettings, known_faults
@@ -42,7 +42,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.evaluate.variants import with_scene
-from twinloop.hardware.arms import with_gears
+from twinloop.hardware.arms import add_robot_gears
 from twinloop.randomize import Plan
 from twinloop.rollout import replay_episode, run_batch
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -53,7 +53,7 @@ from twinloop.twin.compiling import MOST_DENSE_DOFS, compile_model, solver_setti
 from twinloop.twin.model_text import model_text
 from twinloop.twin.scene_spec import SceneSpec
 from twinloop.twin.spec import GearSpec
-from twinloop.twin.variant import gearing
+from twinloop.twin.variant import add_twin_gears
 
 pytestmark = pytest.mark.skipif(
     not known_faults("mujoco", mujoco.mj_versionString()), reason="this version of MuJoCo has no known fault"
@@ -199,11 +199,11 @@ def sent_gears(folder):
 
 
 def gears_of_a_rival(folder):
-    return gearing(joints_twin(folder, joints=31), GearSpec(backlash=0.002))
+    return add_twin_gears(joints_twin(folder, joints=31), GearSpec(backlash=0.002))
 
 
 def gears_of_a_virtual_robot(folder):
-    return with_gears(joints_twin(folder, joints=31)).twin
+    return add_robot_gears(joints_twin(folder, joints=31)).twin
 
 
 def scene_of_a_slice(folder):
@@ -391,7 +391,7 @@ def test_the_hash_of_a_grown_variant_tells(tmp_path):
     joints = joints_twin(tmp_path, joints=31)
 
     def hashes():
-        return with_scene(table, SceneSpec(**clutter(10))).hash, gearing(joints, GearSpec(backlash=0.002)).hash
+        return with_scene(table, SceneSpec(**clutter(10))).hash, add_twin_gears(joints, GearSpec(backlash=0.002)).hash
 
     changed = hashes()
     with pytest.MonkeyPatch.context() as patch:
@@ -441,7 +441,7 @@ def test_every_compilation_goes_through_one_function():
 )
 def test_twin_check_reports_the_sparse_solver(tmp_path, observed):
     check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
-    observed(check.line())
+    observed(check.summary_line())
     assert (check.status, check.figure) == ("pass", 0.0)
     assert check.figures["sparse"] > 1e-3
     assert "sparse-newton" in check.detail
@@ -450,7 +450,7 @@ def test_twin_check_reports_the_sparse_solver(tmp_path, observed):
 @pytest.mark.attack("the planted fault in a version that nobody knows to be faulty", expected="the check fails")
 def test_twin_check_finds_the_fault_by_itself(tmp_path, faultless, observed):
     check = run_checks(load_twin(written(tmp_path, trees(1))), only=[CHECK])[CHECK]
-    observed(check.line())
+    observed(check.summary_line())
     assert check.status == "fail"
     assert check.figure > 1e-3
 
@@ -462,7 +462,7 @@ def test_twin_check_finds_nothing_where_nothing_is(tmp_path, faultless):
     assert small.figure is None
     assert "not affected" in small.detail
     cloth = run_checks(load_twin(written(tmp_path, _CLOTH.format(n=6, size=""))), only=[CHECK])[CHECK]
-    assert cloth.status == "pass", cloth.line()
+    assert cloth.status == "pass", cloth.summary_line()
     assert cloth.figure is not None
 
 
@@ -578,7 +578,7 @@ def test_the_query_works_from_the_command_line(tmp_path, monkeypatch, capsys):
 
 
 def test_the_view_reads_the_episode_table_alone():
-    assert named("SELECT * FROM engine_faults") <= {"engine_faults", "places", "episodes"}
+    assert find_required_views("SELECT * FROM engine_faults") <= {"engine_faults", "places", "episodes"}
     for fault in ENGINE_FAULTS:
         assert "'" not in "".join([fault.name, fault.engine, *fault.versions, fault.solver, fault.jacobian])
 

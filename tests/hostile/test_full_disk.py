@@ -21,7 +21,7 @@ from _campaign_verbs import LEFT_OUT, READING, VERBS, leaves
 
 from support.labelled import workspace
 from twinloop.cli.main import main
-from twinloop.core.errors import DatasetError, InputError, refused
+from twinloop.core.errors import DatasetError, InputError, convert_os_error
 from twinloop.core.files import write_bytes
 from twinloop.dataset.lerobot.writer import DatasetWriter
 
@@ -200,7 +200,7 @@ def test_killed_writers_leave_one_file_and_not_many(tmp_path: Path) -> None:
 )
 def test_any_number_of_an_error_has_a_next_step() -> None:
     for number in sorted(errno.errorcode):
-        told = str(refused(OSError(number, os.strerror(number), "/data/x"), "/data"))
+        told = str(convert_os_error(OSError(number, os.strerror(number), "/data/x"), "/data"))
         assert told.startswith(("/data cannot be written (", "No space left on the disk"))
         assert told.endswith(".")
         assert told.count(". ") >= 1

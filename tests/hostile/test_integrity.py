@@ -24,16 +24,16 @@ from hypothesis import strategies as st
 from support.dataset_writer import SPEC, commit, planted
 from support.releases import policy_folder, registry_of
 from twinloop.catalog import Workspace
-from twinloop.catalog import shown as kept_tables
-from twinloop.catalog.dataset_folder import Seal, broken
+from twinloop.catalog import view_tables as kept_tables
+from twinloop.catalog.dataset_folder import Seal, find_file_fault
 from twinloop.catalog.label_checks import Label
 from twinloop.catalog.state import WorkspaceState
-from twinloop.catalog.state_digests import changed_tables, count_file, measured_digests, read_count
+from twinloop.catalog.state_digests import compute_digests, count_file, find_changed_tables, read_count
 from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.writer import DatasetWriter
-from twinloop.workflows.run.remember import remember
+from twinloop.workflows.run.record_command import record_command
 
 DOCS = Path(__file__).parents[2] / "docs" / "guides" / "catalog.md"
 NAMED = "fsck --deep names the file, exit code 1"
@@ -53,7 +53,7 @@ def made_once(tmp_path_factory):
     (scenario / "scenario.yaml").write_text("name: dropped\n")
     (scenario / "arrays.npz").write_bytes(os.urandom(400))
     moment = datetime.now(UTC)
-    remember("makes", ["scenario", "from-failure"], {"output": str(scenario)}, 0, started=moment, ended=moment)
+    record_command("makes", ["scenario", "from-failure"], {"output": str(scenario)}, 0, started=moment, ended=moment)
     assert fsck(root)[0] == 0
     return root
 
@@ -570,8 +570,8 @@ def test_a_text_that_is_no_text_loses_no_other_rows(plain, observed):
 def test_an_older_copy_is_named(plain, observed):
     older = (plain / STATE).read_bytes()
     with Workspace.open(plain) as ws:
-        ws.bury(["e"], "bumped", "ada")
-        ws.bury(["f"], "bumped", "ada")
+        ws.exclude_episodes(["e"], "bumped", "ada")
+        ws.exclude_episodes(["f"], "bumped", "ada")
     (plain / STATE).write_bytes(older)
     finding = named(plain, plain / STATE)
     observed(finding)
@@ -584,8 +584,8 @@ def test_an_older_copy_is_named(plain, observed):
                     expected="fsck says that commits are missing")  # fmt: skip
 def test_a_damaged_write_ahead_log_is_named(plain, tmp_path, observed):
     with Workspace.open(plain) as ws:
-        ws.bury(["e"], "bumped", "ada")
-        ws.bury(["f"], "bumped", "ada")
+        ws.exclude_episodes(["e"], "bumped", "ada")
+        ws.exclude_episodes(["f"], "bumped", "ada")
         killed = copied(plain, tmp_path / "killed")
     log = killed / f"{STATE}-wal"
     assert log.stat().st_size > 0
@@ -600,7 +600,7 @@ def test_a_damaged_write_ahead_log_is_named(plain, tmp_path, observed):
 @pytest.mark.attack("the write-ahead log of a killed process deleted", expected="fsck names the missing commits")
 def test_a_deleted_write_ahead_log_is_named(plain, tmp_path, observed):
     with Workspace.open(plain) as ws:
-        ws.bury(["e"], "bumped", "ada")
+        ws.exclude_episodes(["e"], "bumped", "ada")
         killed = copied(plain, tmp_path / "killed")
     Path(f"{killed / STATE}-wal").unlink()
     observed(named(killed, killed / STATE))
@@ -672,7 +672,7 @@ def test_a_noted_head_of_zero_is_no_beginning(root, observed):
 def _commit_often(root: Path, name: str) -> None:
     for number in range(15):
         with Workspace.open(root) as ws:
-            ws.bury([f"{name}-{number}"], "bumped", name)
+            ws.exclude_episodes([f"{name}-{number}"], "bumped", name)
 
 
 @pytest.mark.slow
@@ -696,9 +696,9 @@ def test_what_is_rolled_back_leaves_no_trace_in_the_digests(plain):
         with pytest.raises(ZeroDivisionError), ws.state.transaction() as connection:
             connection.execute("DELETE FROM label_history")
             raise ZeroDivisionError
-        ws.bury(["e"], "bumped", "ada")
+        ws.exclude_episodes(["e"], "bumped", "ada")
         with ws.state.snapshot() as connection:
-            assert changed_tables(connection) == []
+            assert find_changed_tables(connection) == []
         assert read_count(ws.state.path) == ws.state.counter("state")
 
 
@@ -726,12 +726,12 @@ def test_the_digests_are_those_of_the_rows_whatever_transactions_did(tmp_path_fa
                 else:
                     connection.execute("UPDATE tombstones SET reason = ?", (text,))
         with state.snapshot() as connection:
-            assert changed_tables(connection) == []
-            stored = measured_digests(connection)
+            assert find_changed_tables(connection) == []
+            stored = compute_digests(connection)
         if any(what == "put" for what, *_ in steps[-1:]):
             with contextlib.closing(sqlite3.connect(state.path)) as other, other:
                 other.execute("UPDATE tombstones SET said_at = 'then'")
-                assert measured_digests(other) != stored
+                assert compute_digests(other) != stored
     finally:
         state.close()
 
@@ -782,9 +782,9 @@ def test_a_video_that_was_sealed_by_its_end_alone(tmp_path, at, named):
     video.parent.mkdir(parents=True)
     video.write_bytes(bytes(2 << 20))
     seal = Seal.of(tmp_path, "videos/chunk-000/file-000.mp4", whole=False)
-    assert broken(tmp_path, seal, deep=False) is None
+    assert find_file_fault(tmp_path, seal, deep=False) is None
     flip(video, at)
-    assert (broken(tmp_path, seal, deep=False) is not None) is named
+    assert (find_file_fault(tmp_path, seal, deep=False) is not None) is named
 
 
 def test_parts_hold_what_was_read_and_not_what_the_dataset_is_now(plain):

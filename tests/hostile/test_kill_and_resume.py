@@ -21,9 +21,9 @@ from _campaign_verbs import VERBS, leftovers, whole
 
 from twinloop.core.errors import DatasetLockedError, InputError
 from twinloop.core.files import sha256_tree
-from twinloop.dataset.export.protocol import fresh_folder
+from twinloop.dataset.export.protocol import create_output_folder
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot
+from twinloop.dataset.storage.snapshot import FolderLock, create_locked_snapshot
 from twinloop.report import ReportPage
 from twinloop.workflows.run.results import claim_output, write_run
 
@@ -126,13 +126,13 @@ def _die(*_: object, **__: object) -> None:
                     expected="the second export begins anew and finishes; nothing of the first is left")  # fmt: skip
 def test_an_export_after_a_killed_one(tmp_path: Path) -> None:
     def half() -> None:
-        with fresh_folder(tmp_path / "out") as stage:
+        with create_output_folder(tmp_path / "out") as stage:
             (stage / "half").write_text("half")
             _die()
 
     _killed_in(tmp_path, half)
     assert not (tmp_path / "out").exists()
-    with fresh_folder(tmp_path / "out") as stage:
+    with create_output_folder(tmp_path / "out") as stage:
         assert list(stage.iterdir()) == []
         (stage / "whole").write_text("whole")
     assert os.listdir(tmp_path) == ["out"]  # noqa: PTH208 - hidden names too
@@ -232,7 +232,7 @@ def test_a_lock_dies_with_its_process(tmp_path: Path, observed: Callable[[object
                     expected="no half folder; the next fetch takes over the lock and what was left")  # fmt: skip
 def test_a_fetch_after_a_killed_one(tmp_path: Path) -> None:
     def half() -> None:
-        with locked_snapshot(tmp_path / "set") as stage:
+        with create_locked_snapshot(tmp_path / "set") as stage:
             (stage / "meta").mkdir()
             (stage / "meta" / "info.json").write_text("{}")
             _die()
@@ -240,7 +240,7 @@ def test_a_fetch_after_a_killed_one(tmp_path: Path) -> None:
     _killed_in(tmp_path, half)
     assert not (tmp_path / "set").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == [".set.lock", ".set.next"]
-    with locked_snapshot(tmp_path / "set") as stage:
+    with create_locked_snapshot(tmp_path / "set") as stage:
         assert list(stage.iterdir()) == []
         (stage / "whole").write_text("whole")
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
@@ -292,11 +292,11 @@ def test_a_workspace_is_whole_once_it_is_one(tmp_path: Path, observed: Callable[
 def test_a_render_whose_commit_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from support.generate_pixels_deaths import PICTURES
     from twinloop.dataset.storage.snapshot import _sync_tree
-    from twinloop.generate import generate_states, render_dataset, resolve
+    from twinloop.generate import generate_states, render_dataset, resolve_config
 
     root = Path(__file__).parents[2]
     scene = {"twin": "double_pendulum", "task": "benchmarks/speed/swing.py:Swing"}
-    config = resolve({"scene": scene, "rollout": {"parallel_envs": 4}}, where="test", folder=root, keep="all")
+    config = resolve_config({"scene": scene, "rollout": {"parallel_envs": 4}}, where="test", folder=root, keep="all")
     generate_states(config, tmp_path / "states")
     render_dataset(tmp_path / "states", tmp_path / "plain", PICTURES)
 
@@ -333,7 +333,9 @@ def test_a_training_that_ended_is_completed(
     dataset(tmp_path / "cell" / "data" / "planted", range(4))
     words = ["train", "--data", "data/planted", "--output", "policies/new", *SMALL]
     with monkeypatch.context() as patch:
-        patch.setattr("twinloop.workflows.train.train._print", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "twinloop.workflows.train.train._print_summary", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         assert main(words) == 130
     assert (tmp_path / "cell" / "policies" / "new" / "result.json").is_file()
     assert main(words) == 2

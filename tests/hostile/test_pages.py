@@ -24,18 +24,18 @@ from twinloop.cli.main import main
 from twinloop.core.console import (
     MarkdownCode,
     SafeConsole,
+    escape_control,
     markdown_block,
     markdown_cell,
     markdown_code,
     markdown_text,
-    visible,
 )
 from twinloop.core.contract import Contract
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps, write_json
 from twinloop.core.units import JointUnit, UnitMap
 from twinloop.dataset.folder_card import folder_card
-from twinloop.dataset.lerobot.metadata import card
+from twinloop.dataset.lerobot.metadata import format_card
 from twinloop.policies.folder import PolicyCard, render_card
 from twinloop.report import KeyMetric, ReportPage
 
@@ -129,7 +129,7 @@ def harmless(text: str) -> str:
 def writers_card(text: str) -> str:
     units = replace(SPEC.units, source=text)
     spec = replace(SPEC, name=text, robot_type=text, licence=text, ranges=(text,), units=units, config={text: text})
-    return card(spec, episodes=1, frames=2, tasks=[text, text], logged=False, tables=[text], coded={text: text})
+    return format_card(spec, episodes=1, frames=2, tasks=[text, text], logged=False, tables=[text], coded={text: text})
 
 
 @pytest.mark.parametrize("text", kinds("the card that a dataset is written with"))
@@ -199,7 +199,7 @@ def page(text: str) -> str:
     figure = plots.error_by_joint([text], {text: [1.0]}, unit=text)
     figure.update_layout(title=text)
     report = ReportPage(text, text).section(text, text).table([text], [[text]], caption=text).plot(figure, text)
-    report.figures([KeyMetric(label=text, value=text, unit=text, source=text)])
+    report.key_metrics([KeyMetric(label=text, value=text, unit=text, source=text)])
     return report.image(np.zeros((2, 2, 3), np.uint8), text, alt=text).html()
 
 
@@ -260,7 +260,7 @@ def test_any_text_in_a_card(text):
     assert "\n" not in line + cell + code + markdown_code(text)
     made = Tags(
         reader.render(
-            f"- {line}\n- y\n\n| a | b |\n|---|---|\n| {cell} | {code} |\n\n{markdown_block(visible(text))}\n"
+            f"- {line}\n- y\n\n| a | b |\n|---|---|\n| {cell} | {code} |\n\n{markdown_block(escape_control(text))}\n"
         )
     )
     assert made.tags == [
@@ -281,7 +281,7 @@ def test_any_text_in_a_card(text):
         "code",
     ]
     shown = " ".join(" ".join(made.words).split())
-    wanted = " ".join(visible(" ".join(text.split())).split())
+    wanted = " ".join(escape_control(" ".join(text.split())).split())
     assert wanted in shown
 
 
@@ -323,7 +323,7 @@ def test_what_the_console_prints(text, observed):
     observed(made.splitlines()[0])
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e\ud800-\udfff]", made)
     made.encode()
-    assert json.loads(visible(dumps({"a": text}))) == {"a": text}
+    assert json.loads(escape_control(dumps({"a": text}))) == {"a": text}
 
 
 @pytest.mark.attack(

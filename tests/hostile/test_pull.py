@@ -17,7 +17,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_tree
 from twinloop.dataset.storage import dataset_files, hub
-from twinloop.dataset.storage.dataset_files import belongs, chosen
+from twinloop.dataset.storage.dataset_files import is_dataset_file, select_dataset_files
 from twinloop.dataset.storage.hub import pull_dataset, push_dataset
 from twinloop.dataset.storage.store import POINTER, ObjectStore
 from twinloop.dataset.storage.targets import fetch_dataset
@@ -126,7 +126,7 @@ UNWANTED = {
     ],
 )
 def test_files_that_belong_to_no_dataset(observed, name):
-    assert chosen(["meta/info.json", name]) == {"meta/info.json"}
+    assert select_dataset_files(["meta/info.json", name]) == {"meta/info.json"}
     observed("left out")
 
 
@@ -271,7 +271,7 @@ _PARTS = st.text(st.characters(codec="utf-8"), min_size=0, max_size=12) | st.sam
 @settings(max_examples=200, deadline=None)
 @given(st.lists(_PARTS, min_size=1, max_size=5).map("/".join))
 def test_what_is_taken_is_harmless(name):
-    if belongs(name):
+    if is_dataset_file(name):
         place = (Path("/base") / name).resolve()
         assert place.parent.is_relative_to("/base")
         assert name.isprintable()
@@ -279,7 +279,10 @@ def test_what_is_taken_is_harmless(name):
         assert place.suffix in {".json", ".jsonl", ".parquet", ".mp4", ".mkv", ".webm", ".mov", ".avi", ".png", ".jpg",
                                 ".jpeg", ".webp", ".tif", ".tiff", ".bmp", ".md", ".txt", ".cff", ""}  # fmt: skip
         assert not any(part.startswith(".") for part in name.split("/"))
-        assert chosen([name, name.swapcase() if belongs(name.swapcase()) else name]) <= {name, name.swapcase()}
+        assert select_dataset_files([name, name.swapcase() if is_dataset_file(name.swapcase()) else name]) <= {
+            name,
+            name.swapcase(),
+        }
 
 
 @pytest.mark.attack(
@@ -287,8 +290,10 @@ def test_what_is_taken_is_harmless(name):
 )
 def test_a_file_that_is_also_a_folder():
     names = ["data/a.parquet", "data/a.parquet/b.parquet", "data/c.parquet"]
-    assert chosen(names) == {"data/a.parquet/b.parquet", "data/c.parquet"}
-    assert chosen(["data/A.parquet", "data/a.parquet", "data/cafe\u0301.parquet", "data/caf\u00e9.parquet"]) == {
+    assert select_dataset_files(names) == {"data/a.parquet/b.parquet", "data/c.parquet"}
+    assert select_dataset_files(
+        ["data/A.parquet", "data/a.parquet", "data/cafe\u0301.parquet", "data/caf\u00e9.parquet"]
+    ) == {
         "data/a.parquet",
         "data/caf\u00e9.parquet",
     }
@@ -309,7 +314,7 @@ def test_a_file_that_is_also_a_folder():
     ],
 )
 def test_files_of_a_dataset_are_taken(name):
-    assert chosen([name]) == {name}
+    assert select_dataset_files([name]) == {name}
 
 
 def changed_manifest(address: str, change) -> None:
@@ -396,7 +401,7 @@ def test_a_pointer_of_any_size(store, monkeypatch):
     monkeypatch.setattr(type(opened._files), "sizes", lambda self, paths: [10**12 for _ in paths])
     monkeypatch.setattr(type(opened._files), "cat_file", lambda *_: pytest.fail("it was read"))
     with pytest.raises(DatasetError, match=r"current\.json has 1000000000000 bytes; at most"):
-        opened.commit()
+        opened.newest_commit()
 
 
 @pytest.mark.attack(

@@ -173,7 +173,7 @@ def test_a_copy_is_read_where_sqlite_cannot_open_its_file(
 
     from twinloop.catalog import state as module
 
-    opened = module._opened
+    opened = module._open_connection
 
     def refused(path: Path) -> sqlite3.Connection:
         if path == state:
@@ -183,11 +183,11 @@ def test_a_copy_is_read_where_sqlite_cannot_open_its_file(
         return opened(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_opened", refused)
+        patch.setattr(module, "_open_connection", refused)
         with Workspace.open(tmp_path / "cell") as ws:
             assert ws.query("SELECT count(*) AS n FROM episodes")["n"].to_pylist() == [6]
             with pytest.raises(DatasetError, match="cannot be written") as caught:
-                ws.bury(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
+                ws.exclude_episodes(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
     assert stat.S_ISREG(state.stat().st_mode)
     observed(caught.value)
 
@@ -203,7 +203,7 @@ def test_queries_answer_on_a_full_disk(
 
     held, _ = workspace(tmp_path / "cell")
     held.close()
-    state, opened = tmp_path / "cell" / "catalog" / "state.sqlite", module._opened
+    state, opened = tmp_path / "cell" / "catalog" / "state.sqlite", module._open_connection
 
     def full(path: Path) -> sqlite3.Connection:
         if path == state:
@@ -213,9 +213,9 @@ def test_queries_answer_on_a_full_disk(
         return opened(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_opened", full)
+        patch.setattr(module, "_open_connection", full)
         with Workspace.open(tmp_path / "cell") as ws:
             assert ws.query("SELECT count(*) AS n FROM episodes")["n"].to_pylist() == [6]
             with pytest.raises(DatasetError, match="No space left on the disk") as caught:
-                ws.bury(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
+                ws.exclude_episodes(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
     observed(caught.value)

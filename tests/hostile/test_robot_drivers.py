@@ -242,10 +242,10 @@ def test_a_robot_that_cannot_be_written_to_trips(fault, span, most, observed):
     assert ran.trip == "robot"
     assert "did not take" in ran.reason
     assert len(ran.steps) <= most + 15  # the way to rest is on the record
-    assert ran.unsent == sum(not step.sent for step in ran.steps) > 0
-    assert sum(ran.rulings.values()) == len(ran.steps) - ran.unsent
+    assert ran.unsent_count == sum(not step.sent for step in ran.steps) > 0
+    assert sum(ran.ruling_counts.values()) == len(ran.steps) - ran.unsent_count
     assert arm.disconnections == 1
-    observed(f"{ran.unsent} of {len(ran.steps)} not taken: {ran.reason}")
+    observed(f"{ran.unsent_count} of {len(ran.steps)} not taken: {ran.reason}")
 
 
 @pytest.mark.attack(
@@ -255,13 +255,13 @@ def test_a_few_failed_commands_are_counted(observed):
     arm = Arm(send_action=now_and_then(1 / 18))
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, ran.unsent, len(ran.steps)) == (None, 3, 60)
-    assert ran.rulings["held"] == 3  # after each of them the robot brakes for a step
+    assert (ran.trip, ran.unsent_count, len(ran.steps)) == (None, 3, 60)
+    assert ran.ruling_counts["held"] == 3  # after each of them the robot brakes for a step
     before = [step.issued for step in ran.steps]
     for number, step in enumerate(ran.steps):
         if not step.sent:
             np.testing.assert_allclose(step.issued, before[number - 1])  # the last one that it took
-    observed(f"60 frames, {ran.unsent} not taken, {ran.rulings['passed']} passed")
+    observed(f"60 frames, {ran.unsent_count} not taken, {ran.ruling_counts['passed']} passed")
 
 
 @pytest.mark.attack(
@@ -275,7 +275,7 @@ def test_a_command_whose_answer_is_lost_has_arrived(observed):
     arm = Arm(since=10, until=13, send_action=lost)
     ran = run_arm(arm)
     require_limits(arm)
-    assert (ran.trip, ran.unsent) == (None, 3)
+    assert (ran.trip, ran.unsent_count) == (None, 3)
     observed("3 lost answers, every issued command within the limits")
 
 
@@ -371,7 +371,7 @@ def test_the_law_of_issued_commands(envelope, returns, data):
     act = iter(wanted * 3)
     ran = run_arm(arm, Sways(lambda seen, command: next(act)), steps=len(wanted), envelope=envelope)
     require_limits(arm, envelope)
-    assert ran.unsent == sum(not step.sent for step in ran.steps)
+    assert ran.unsent_count == sum(not step.sent for step in ran.steps)
     assert arm.disconnections == 1
 
 

@@ -139,7 +139,7 @@ def test_a_robot_that_hangs_answers_every_later_call_with_an_error(observed):
     spoken.connect()
     for _ in range(3):
         with pytest.raises(TwinloopError) as lost:
-            spoken.look()
+            spoken.read_observation()
     release.set()
     assert spoken.disconnect() == ""  # it answers again within its time
     observed(lost.value)

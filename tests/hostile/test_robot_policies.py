@@ -100,7 +100,7 @@ def test_a_policy_that_asks_for_the_largest_number(observed):
     ran = run_arm(arm, Sways(lambda seen, command: np.full(6, 1.7e308)))
     require_limits(arm)
     assert ran.trip is None
-    observed(f"60 frames, {ran.rulings['limited']} cut")
+    observed(f"60 frames, {ran.ruling_counts['limited']} cut")
 
 
 class Watches:
@@ -112,7 +112,7 @@ class Watches:
     def begin(self, episode: int) -> None:
         pass
 
-    def look(self, seen, command) -> WatcherReport:
+    def watch_step(self, seen, command) -> WatcherReport:
         raise self._error
 
 

@@ -123,8 +123,8 @@ def test_readings_that_are_no_numbers_for_a_moment(observed):
     ran = run_arm(arm)
     require_limits(arm)
     assert ran.trip is None
-    assert ran.rulings["held"] == 3
-    observed(f"60 frames, {ran.rulings['held']} held")
+    assert ran.ruling_counts["held"] == 3
+    observed(f"60 frames, {ran.ruling_counts['held']} held")
 
 
 @pytest.mark.parametrize(

@@ -324,7 +324,7 @@ class Blocking:
     name, hash = "blocking", "0" * 64
     contract = Contract(robot_type="arm", control_hz=30.0, action=units, state=units)
     def restart(self, episode): pass
-    def sent(self, command): pass
+    def report_sent(self, command): pass
     def close(self): pass
     def act(self, observation):
         if observation[STATE][0] == 9.0:

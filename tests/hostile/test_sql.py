@@ -13,8 +13,8 @@ from _sql import READS, SMALL, WRITES, engine_of, file_hashes, make_cell, statem
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from twinloop.catalog.engine import QueryEngine, quoted
-from twinloop.catalog.statements import LONGEST, REFUSED_FUNCTIONS, TABLE_FUNCTIONS, require_reading
+from twinloop.catalog.engine import QueryEngine, quote_literal
+from twinloop.catalog.statements import LONGEST, REFUSED_FUNCTIONS, TABLE_FUNCTIONS, require_read_only
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
 
 NOTHING_WRITTEN = "refused, and every file is as it was"
@@ -55,7 +55,7 @@ def _params(table, what):
 def test_a_statement_that_writes_is_refused(cell, untouched, observed, sql):
     for name in DEFAULT_TARGETS:
         with pytest.raises(TwinloopError) as refusal:
-            cell.query(sql.format(path=quoted(str(targets(cell.root)[name]))))
+            cell.query(sql.format(path=quote_literal(str(targets(cell.root)[name]))))
         assert not isinstance(refusal.value, UnknownNameError) or "episodes" in sql
     observed(refusal.value)
 
@@ -66,7 +66,7 @@ def test_without_the_check_nothing_is_written_either(cell, untouched, observed, 
     seen = set[str]()
     for target in targets(cell.root).values():
         try:
-            engine.query_unchecked(sql.format(path=quoted(str(target))))
+            engine.query_unchecked(sql.format(path=quote_literal(str(target))))
             seen.add("ran, in memory alone")
         except TwinloopError as error:
             seen.add(str(error)[:60])
@@ -77,7 +77,7 @@ def test_without_the_check_nothing_is_written_either(cell, untouched, observed, 
 @pytest.mark.parametrize("sql", _params(READS, "A query that reads more than views: {}"))
 def test_a_statement_reads_views_and_nothing_else(cell, untouched, observed, sql):
     with pytest.raises(TwinloopError) as refusal:
-        cell.query(sql.format(path=quoted(str(targets(cell.root)["part"]))))
+        cell.query(sql.format(path=quote_literal(str(targets(cell.root)["part"]))))
     observed(refusal.value)
 
 
@@ -86,7 +86,7 @@ def test_the_check_alone_refuses_every_statement_that_writes(parser, observed):
     passed = list[str]()
     for name, sql in WRITES.items():
         try:
-            require_reading(parser, sql.format(path="'/tmp/x.parquet'"))
+            require_read_only(parser, sql.format(path="'/tmp/x.parquet'"))
             passed.append(name)
         except (InputError, duckdb.Error):
             pass
@@ -101,7 +101,7 @@ def test_the_check_alone_refuses_every_statement_that_reads_more(parser, observe
     passed = list[str]()
     for name, sql in READS.items():
         with contextlib.suppress(TwinloopError, duckdb.ParserException):
-            require_reading(parser, sql.format(path="'/tmp/x.parquet'"))
+            require_read_only(parser, sql.format(path="'/tmp/x.parquet'"))
             passed.append(name)
     observed(f"{len(READS) - len(passed)} of {len(READS)} refused")
     assert not passed
@@ -112,7 +112,7 @@ def test_the_check_alone_refuses_every_statement_that_reads_more(parser, observe
 )
 def test_without_the_check_no_file_of_the_machine_is_read(cell, untouched, observed):
     engine = engine_of(cell)
-    path = quoted(str(targets(cell.root)["part"]))
+    path = quote_literal(str(targets(cell.root)["part"]))
     sqls = [
         f"SELECT * FROM read_text({path})",
         f"SELECT * FROM read_csv({path})",
@@ -324,7 +324,7 @@ def test_the_file_system_of_queries_cannot_write(cell, untouched, observed):
 
     files = ReadableFiles()
     part = targets(cell.root)["part"]
-    [name] = files.names([Path(str(part))])
+    [name] = files.assign_names([Path(str(part))])
     new = str(cell.root / "catalog" / "made.parquet")
     for mode in ("wb", "ab", "r+b", "xb", "w", "rb+"):
         with pytest.raises(PermissionError):

@@ -186,7 +186,7 @@ def test_ctrl_c_while_a_table_is_shown_is_ctrl_c():
 
     engine = QueryEngine(QueryLimits(memory=MEMORY))
     with pytest.raises(KeyboardInterrupt):
-        engine.show("x", Interrupted())
+        engine.register_table("x", Interrupted())
     assert not engine.usable
 
 
@@ -242,7 +242,7 @@ def test_limits_have_defaults_and_units(tmp_path):
     assert default.timeout_s == DEFAULT_TIMEOUT_S == 60
     assert 0 < default.memory <= DEFAULT_MEMORY == 4 * 2**30
     sizes = {"4GB": 4 * 10**9, "512MiB": 512 * 2**20, "1.5 gb": 1_500_000_000, "20MB": 20_000_000, "1024B": 1024}
-    machine = limits._machine_memory()
+    machine = limits._measure_machine_memory()
     for text, size in sizes.items():
         assert QueryLimits.read({"query": {"memory": text}}, file).memory == min(size, machine)
     assert QueryLimits.read({"query": {"memory": "50%"}}, file).memory == machine // 2

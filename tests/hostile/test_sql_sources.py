@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from support.dataset_writer import SPEC, planted
 from twinloop.catalog import Workspace
-from twinloop.catalog.naming import select
+from twinloop.catalog.episode_lookup import select_episodes
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -150,7 +150,7 @@ ROWS = "SELECT episode_id, 'x' AS value FROM episodes, range(100000000)"
 def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
     monkeypatch.setattr(labels, "MOST_FINDINGS", 10_000)
     with Workspace.open(root) as ws, pytest.raises(InputError, match="more than 10,000 rows") as refusal:
-        labels._of_sql(ws, SqlRule.read(_rule(root, ROWS)), None)
+        labels._apply_sql_rule(ws, SqlRule.read(_rule(root, ROWS)), None)
     observed(refusal.value)
 
 
@@ -166,7 +166,7 @@ def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
         )
         for name, choose in {
             "a frozen dataset": lambda ws: ws.freeze("many", ROWS),
-            "--where": lambda ws: select(ws, ROWS),
+            "--where": lambda ws: select_episodes(ws, ROWS),
             "a training source": lambda ws: open_sources([SourceConfig(data=ROWS)], workspace=ws.root),
             "coverage": lambda ws: workspace_side(
                 ws, "true UNION ALL SELECT i::TEXT, true FROM range(100000) t(i)", what="real"
@@ -175,7 +175,7 @@ def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
     ],
 )
 def test_no_choice_of_episodes_gives_more_rows_than_fit(root, monkeypatch, choose, observed):
-    monkeypatch.setattr("twinloop.catalog.naming.MOST_ROWS", 10_000)
+    monkeypatch.setattr("twinloop.catalog.episode_lookup.MOST_ROWS", 10_000)
     monkeypatch.setattr("twinloop.workflows.coverage.sides.MOST_ROWS", 10_000)
     with Workspace.open(root) as ws, pytest.raises(InputError, match="more than 10,000 rows") as refusal:
         choose(ws)
@@ -328,8 +328,8 @@ def test_any_name_of_a_column_is_quoted(template, tmp_path_factory, observed):
             if name != "episode_index":
                 table = table.append_column(name, pa.array([1, 2]))
         pq.write_table(table, path)
-        engine.show("places", pa.table({"episode_id": ["e"], "batch": [batch], "episode_index": [0]}))
-        engine.show_sql("frames", frames.view_sql({batch: [path]}, engine.parquet))
+        engine.register_table("places", pa.table({"episode_id": ["e"], "batch": [batch], "episode_index": [0]}))
+        engine.create_sql_view("frames", frames.format_view_sql({batch: [path]}, engine.format_parquet_sql))
         rows = engine.query("SELECT * FROM frames").to_pylist()
         assert [(row["episode_id"], row["batch"]) for row in rows] == [("e", batch)] * 2
 

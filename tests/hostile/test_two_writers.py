@@ -17,10 +17,10 @@ from support.dataset_writer import SPEC, commit
 from twinloop.catalog import Workspace
 from twinloop.core.errors import DatasetError, DatasetLockedError, InputError
 from twinloop.core.files import atomic_open, write_bytes
-from twinloop.dataset.export.protocol import fresh_folder
+from twinloop.dataset.export.protocol import create_output_folder
 from twinloop.dataset.lerobot.writer import DatasetWriter
-from twinloop.dataset.storage.snapshot import FolderLock, locked, locked_snapshot
-from twinloop.workflows.run.results import finishing
+from twinloop.dataset.storage.snapshot import FolderLock, create_locked_snapshot, hold_folder_lock
+from twinloop.workflows.run.results import lock_run_folder
 
 SAME = ("generate", "render", "import", "pull", "edit select", "edit split", "export", "export robomimic", "fetch",
         "datasets materialize", "identify", "train", "curate", "evaluate", "compare", "gap compare", "evidence", "gate",
@@ -110,9 +110,12 @@ def test_two_commands(what: str, run: tuple[Campaign, Path], observed: Callable[
 @pytest.mark.attack("an export into a folder that another export writes right now",
                     expected="the second is refused by name; the first finishes unharmed")  # fmt: skip
 def test_an_export_into_a_folder_that_is_being_written(tmp_path: Path, observed: Callable[[object], None]) -> None:
-    with fresh_folder(tmp_path / "out") as stage:
+    with create_output_folder(tmp_path / "out") as stage:
         (stage / "one").write_text("one")
-        with pytest.raises(DatasetLockedError, match="Another writer") as caught, fresh_folder(tmp_path / "out"):
+        with (
+            pytest.raises(DatasetLockedError, match="Another writer") as caught,
+            create_output_folder(tmp_path / "out"),
+        ):
             pass
         assert (stage / "one").read_text() == "one"
     assert (tmp_path / "out" / "one").read_text() == "one"
@@ -123,28 +126,31 @@ def test_an_export_into_a_folder_that_is_being_written(tmp_path: Path, observed:
                     expected="the second is refused, and nothing is mixed")  # fmt: skip
 def test_an_output_that_appeared_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("twinloop.dataset.export.protocol.locked_snapshot", _late)
-        with pytest.raises(InputError, match="exists and is not an empty folder"), fresh_folder(tmp_path / "out"):
+        patch.setattr("twinloop.dataset.export.protocol.create_locked_snapshot", _late)
+        with (
+            pytest.raises(InputError, match="exists and is not an empty folder"),
+            create_output_folder(tmp_path / "out"),
+        ):
             pass
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["one"]
 
 
 def _late(folder: Path):
     """Finish another export first, and then begin this one."""
-    with locked_snapshot(folder) as stage:
+    with create_locked_snapshot(folder) as stage:
         (stage / "one").write_text("one")
-    return locked_snapshot(folder)
+    return create_locked_snapshot(folder)
 
 
 @pytest.mark.attack("two processes measure into the same folder, and the slower one wants to store its result",
                     expected="refused by name; the faster one's files stay as they are")  # fmt: skip
 def test_the_slower_measurement_does_not_overwrite(tmp_path: Path, observed: Callable[[object], None]) -> None:
-    with finishing(tmp_path / "run"):
-        with pytest.raises(DatasetLockedError), finishing(tmp_path / "run"):
+    with lock_run_folder(tmp_path / "run"):
+        with pytest.raises(DatasetLockedError), lock_run_folder(tmp_path / "run"):
             pass
         (tmp_path / "run").mkdir()
         (tmp_path / "run" / "result.json").write_text("{}")
-    with pytest.raises(InputError, match="holds an earlier run") as caught, finishing(tmp_path / "run"):
+    with pytest.raises(InputError, match="holds an earlier run") as caught, lock_run_folder(tmp_path / "run"):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
     observed(caught.value)
@@ -159,7 +165,10 @@ def test_a_second_training(tmp_path: Path, observed: Callable[[object], None]) -
     from twinloop.train.run import train
 
     data = dataset(tmp_path / "sim", range(4))
-    with locked(tmp_path / "new", "training"), pytest.raises(DatasetLockedError, match="Another writer") as caught:
+    with (
+        hold_folder_lock(tmp_path / "new", "training"),
+        pytest.raises(DatasetLockedError, match="Another writer") as caught,
+    ):
         train(config(data), tmp_path / "new")
     assert not (tmp_path / "new").exists()
     assert train(config(data), tmp_path / "new").figures["steps"] == 12

@@ -392,7 +392,7 @@ class Measuring(MeasuringCheck):
         return [Measurement(value=0.0)]
     def judge(self, recordings, measured):
         for recording, rows in zip(recordings, measured):
-            yield self.of(recording, rows[0], "good" if rows[0].value is not None else "unknown")
+            yield self.make_score(recording, rows[0], "good" if rows[0].value is not None else "unknown")
 class Judging(Measuring):
     def measure(self, recording):
         return [Measurement(value=0.0)]
@@ -508,9 +508,9 @@ def test_add_says_what_cannot_be_read(folder, observed, capsys):
 
 def test_the_footer_of_a_whole_file_says_nothing(made):
     """Row groups with statistics and without: what is not known is not called empty."""
-    from twinloop.dataset.lerobot.validation import unreadable_files
+    from twinloop.dataset.lerobot.validation import find_unreadable_files
 
     reader = DatasetReader(made)
     tables = sorted(path.relative_to(made).as_posix() for path in (made / "meta" / "episodes").glob("*/*.parquet"))
-    assert unreadable_files(made, reader.info, tables) == []
+    assert find_unreadable_files(made, reader.info, tables) == []
     assert pq.read_metadata(data_file(made)).num_row_groups >= 1

@@ -9,9 +9,9 @@ import yaml
 from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import HoldoutSpec
-from twinloop.identify.compare import StructureResult, adjusted, compare
+from twinloop.identify.compare import StructureResult, adjust_p_values, compare_structures
 from twinloop.identify.config import FitConfig
-from twinloop.identify.structures import BUILTIN, chosen_structures, read_structures
+from twinloop.identify.structures import BUILTIN, read_structures, select_structures
 from twinloop.simulate import open_backend
 from twinloop.stats import Interval
 from twinloop.twin import load_twin
@@ -30,14 +30,14 @@ def backend():
 
 
 def test_planted_quadratic_damping_is_named_as_missing(twin, backend):
-    (structure,) = chosen_structures(["quadratic_damping"])
-    thick = structure.applied(twin, [])
+    (structure,) = select_structures(["quadratic_damping"])
+    thick = structure.apply_to(twin, [])
     log = clips(thick, backend, {**TRUTH, "joint/swing/damping_quadratic": 0.3}, count=8, nframe=50)
-    found = compare(
+    found = compare_structures(
         twin,
         log,
         backend=backend,
-        structures=chosen_structures(["quadratic_damping", "contact_softness"]),
+        structures=select_structures(["quadratic_damping", "contact_softness"]),
         folds=2,
         config=FitConfig(iterations=10),
     )
@@ -61,11 +61,11 @@ def test_planted_quadratic_damping_is_named_as_missing(twin, backend):
 @pytest.mark.slow
 def test_physics_that_the_log_lacks_buys_nothing_and_the_delay_it_has_is_needed(twin, backend):
     log = clips(twin, backend, TRUTH, count=12, nframe=50)
-    found = compare(
+    found = compare_structures(
         twin,
         log,
         backend=backend,
-        structures=chosen_structures(["delay", "quadratic_damping"]),
+        structures=select_structures(["delay", "quadratic_damping"]),
         holdout=HoldoutSpec.parse("last:6"),
         config=FitConfig(iterations=10),
     )
@@ -80,7 +80,7 @@ def test_physics_that_the_log_lacks_buys_nothing_and_the_delay_it_has_is_needed(
 @pytest.mark.slow
 def test_every_structure_against_planted_stribeck_friction(twin, backend):
     log = clips(twin, backend, {**TRUTH, **STICKY}, count=12, nframe=60)
-    found = compare(twin, log, backend=backend, structures=BUILTIN, folds=2)
+    found = compare_structures(twin, log, backend=backend, structures=BUILTIN, folds=2)
     rows = {row.name: row for row in found.results}
     assert rows["stribeck"].verdict == "MISSING from the base"
     for name, planted in STICKY.items():
@@ -92,10 +92,10 @@ def test_every_structure_against_planted_stribeck_friction(twin, backend):
 
 @pytest.mark.slow
 def test_play_is_found_where_it_was_planted(twin, backend):
-    (structure,) = chosen_structures(["backlash"])
-    geared = structure.applied(twin, [])
+    (structure,) = select_structures(["backlash"])
+    geared = structure.apply_to(twin, [])
     log = clips(geared, backend, {**TRUTH, "joint/swing/backlash": 0.04}, count=10, nframe=60, noise_deg=0.05)
-    found = compare(twin, log, backend=backend, structures=[structure], folds=2)
+    found = compare_structures(twin, log, backend=backend, structures=[structure], folds=2)
     assert found.results[0].verdict == "MISSING from the base"
     assert found.results[0].values["joint/swing/backlash"] == pytest.approx(0.04, rel=0.25)
 
@@ -119,7 +119,7 @@ def row(name, low, estimate, high, p, *, in_base=False):
 
 
 def test_verdicts_follow_from_interval_and_adjusted_p():
-    rows = adjusted(
+    rows = adjust_p_values(
         [
             row("best", 0.2, 0.3, 0.4, 0.001),
             row("second", 0.05, 0.1, 0.2, 0.002),
@@ -161,14 +161,14 @@ def test_structures_of_a_users_own_stand_beside_the_built_in_ones(twin, tmp_path
             ]
         )
     )
-    (springs,) = chosen_structures(["springs"], file)
-    richer = springs.applied(twin, [])
+    (springs,) = select_structures(["springs"], file)
+    richer = springs.apply_to(twin, [])
     assert springs.names(richer) == ("joint/swing/stiffness",)
     assert springs.values(richer, "neutral") == {"joint/swing/stiffness": 0.0}
     assert "joint/swing/stiffness" not in twin.params
-    assert len(chosen_structures((), file)) == len(BUILTIN) + 1
+    assert len(select_structures((), file)) == len(BUILTIN) + 1
     with pytest.raises(UnknownNameError, match="structure 'spring'"):
-        chosen_structures(["spring"], file)
+        select_structures(["spring"], file)
     file.write_text("- {name: x, meaning: y, free: [a]}\n")
     with pytest.raises(InputError, match="Nearest existing: frees"):
         read_structures(file)
@@ -180,15 +180,15 @@ def test_structures_of_a_users_own_stand_beside_the_built_in_ones(twin, tmp_path
 def test_every_built_in_structure_fits_an_arm_or_says_why_not():
     arm = load_twin("so101_tabletop")
     for structure in BUILTIN:
-        richer = structure.applied(arm, [])
+        richer = structure.apply_to(arm, [])
         names = structure.names(richer)
         assert names
         table = richer.table(1, {**structure.values(richer, "start")})
         assert table.nworld == 1
     pendulum = load_twin("double_pendulum")
-    (contact,) = chosen_structures(["contact_softness"])
+    (contact,) = select_structures(["contact_softness"])
     with pytest.raises(InputError, match="the twin double_pendulum has no part for object/"):
-        contact.applied(pendulum, [])
+        contact.apply_to(pendulum, [])
 
 
 @pytest.mark.parametrize(
@@ -198,4 +198,4 @@ def test_every_built_in_structure_fits_an_arm_or_says_why_not():
 def test_too_little_to_judge_on(twin, backend, changes, message):
     log = clips(twin, backend, TRUTH, count=3, nframe=20)
     with pytest.raises(InputError, match=message):
-        compare(twin, log, backend=backend, structures=BUILTIN[:1], **changes)
+        compare_structures(twin, log, backend=backend, structures=BUILTIN[:1], **changes)

@@ -9,7 +9,7 @@ from support.swing import TRUTH, clips, swing_twin
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.identify.config import FitConfig
-from twinloop.identify.drift import drift, drift_groups
+from twinloop.identify.drift import detect_drift, group_episodes
 from twinloop.simulate import open_backend
 from twinloop.stats import group_test
 
@@ -58,7 +58,7 @@ def test_planted_wear_is_found_and_named(twin, backend):
         return {**TRUTH, FRICTION: 0.08 + 0.012 * index}
 
     log = clips(twin, backend, worn, count=12, nframe=60)
-    found = drift(twin, log, drift_groups(log, "3"), backend=backend, config=CONFIG)
+    found = detect_drift(twin, log, group_episodes(log, "3"), backend=backend, config=CONFIG)
     assert found.drifting == (FRICTION,)
     row = next(param for param in found.params if param.name == FRICTION)
     # Three groups of four: the planted means are 0.098, 0.146 and 0.194 N·m.
@@ -72,7 +72,7 @@ def test_planted_wear_is_found_and_named(twin, backend):
 @pytest.mark.slow  # one log without a change is in test_ranges_report
 def test_without_a_change_none_is_found(twin, backend):
     log = clips(twin, backend, TRUTH, count=12, nframe=60, seed=4)
-    found = drift(twin, log, drift_groups(log, "2"), backend=backend, config=CONFIG)
+    found = detect_drift(twin, log, group_episodes(log, "2"), backend=backend, config=CONFIG)
     assert found.drifting == ()
     assert "none of 3 parameters changes over 2 groups" in found.text()
 
@@ -93,9 +93,9 @@ def test_groups_come_by_number_by_clock_or_by_condition(twin):
     hours = [
         blank(twin, i, begin=1.7e9 + 3600.0 * (i // 2), conditions={"temperature": 20.0 + i // 3}) for i in range(6)
     ]
-    assert drift_groups(hours, "2") == ["0–2"] * 3 + ["3–5"] * 3
-    assert [hours.index(e) // 2 for e in hours] == [int(g.split()[1]) for g in drift_groups(hours, "hour")]
-    assert drift_groups(hours, "temperature") == ["temperature 20"] * 3 + ["temperature 21"] * 3
+    assert group_episodes(hours, "2") == ["0–2"] * 3 + ["3–5"] * 3
+    assert [hours.index(e) // 2 for e in hours] == [int(g.split()[1]) for g in group_episodes(hours, "hour")]
+    assert group_episodes(hours, "temperature") == ["temperature 20"] * 3 + ["temperature 21"] * 3
 
 
 @pytest.mark.parametrize(
@@ -108,10 +108,10 @@ def test_groups_come_by_number_by_clock_or_by_condition(twin):
 )
 def test_groups_that_cannot_be_made(twin, by, error, message):
     with pytest.raises(error, match=message):
-        drift_groups([blank(twin, i) for i in range(4)], by)
+        group_episodes([blank(twin, i) for i in range(4)], by)
 
 
 def test_one_group_is_no_division(twin):
     same = [blank(twin, i, conditions={"load": 1.0}) for i in range(4)]
     with pytest.raises(InputError, match="all episodes fall into one group, load 1"):
-        drift_groups(same, "load")
+        group_episodes(same, "load")

@@ -13,8 +13,8 @@ from twinloop.core.errors import InputError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation, save_excitation
 from twinloop.hardware.limits import ClearanceCheck, MotionLimits, motion_limits
 from twinloop.identify.config import FitConfig
-from twinloop.identify.excitation import ExcitationOptions, _exchange, _scorer, suggest
-from twinloop.identify.excitation_motions import SHAPES, MotionTrials, fitted
+from twinloop.identify.excitation import ExcitationOptions, _exchange_segments, _make_scorer, suggest_excitation
+from twinloop.identify.excitation_motions import SHAPES, MotionTrials, scale_into_limits
 from twinloop.identify.fisher import FisherInformation
 from twinloop.identify.survey import ProfileOptions, survey
 from twinloop.simulate import open_backend
@@ -33,7 +33,7 @@ def test_pieces_begin_and_end_at_rest_at_home_and_keep_the_limits_once_fitted(ki
     drawn = SHAPES[kind](np.random.default_rng(seed), TIME, HOME, LIMITS)
     assert drawn.shape == (150, 6)
     assert np.isfinite(drawn).all()
-    kept = fitted(drawn, HOME, LIMITS, 30.0, None)
+    kept = scale_into_limits(drawn, HOME, LIMITS, 30.0, None)
     assert kept is not None
     np.testing.assert_allclose(kept[[0, -1]], [HOME, HOME], atol=1e-9)
     speed = np.diff(kept, axis=0) * 30.0
@@ -48,12 +48,12 @@ def test_a_motion_into_the_table_is_drawn_back_until_it_is_clear():
     low = np.array([0.0, 1.2, 0.6, 1.4, 0.0, 0.6])  # the arm laid forward and down
     blend = np.sin(np.pi * TIME / TIME[-1])[:, None] ** 2
     into = HOME + blend * (low - HOME)
-    frame, what = clearance.first_touch(into)
+    frame, what = clearance.find_first_contact(into)
     assert 0 < frame < 150
     assert "table" in what or "floor" in what or "cube" in what or "target" in what
-    kept = fitted(into, HOME, LIMITS, 30.0, clearance)
+    kept = scale_into_limits(into, HOME, LIMITS, 30.0, clearance)
     assert kept is not None
-    assert clearance.first_touch(kept) is None
+    assert clearance.find_first_contact(kept) is None
     assert np.abs(kept - HOME).max() < np.abs(into - HOME).max()
 
 
@@ -82,7 +82,7 @@ def test_exchange_finds_the_best_of_all_sets(criterion):
     hits = 0
     for seed in range(5):
         told = random_information(seed)
-        score = _scorer(sd, np.arange(3), criterion)
+        score = _make_scorer(sd, np.arange(3), criterion)
 
         def gain(chosen, told=told, score=score):
             rows = list(chosen)
@@ -91,7 +91,7 @@ def test_exchange_finds_the_best_of_all_sets(criterion):
             )
 
         best = max(gain(chosen) for chosen in combinations_with_replacement(range(12), 3))
-        found = gain(_exchange(gain, 12, options))
+        found = gain(_exchange_segments(gain, 12, options))
         assert found >= best - 0.05 * abs(best)
         hits += found >= best - 1e-9
     assert hits >= 4
@@ -100,7 +100,7 @@ def test_exchange_finds_the_best_of_all_sets(criterion):
 def test_criteria_are_what_they_say_on_a_known_covariance():
     matrix = np.diag([3.0, 8.0, 0.0])[None]  # with a prior of 1: variances 1/4, 1/9, 1
     told = FisherInformation(matrix=matrix, score=matrix)
-    values = {c: _scorer(np.ones(3), np.array([0, 1]), c)(told) for c in ("D", "A", "E")}
+    values = {c: _make_scorer(np.ones(3), np.array([0, 1]), c)(told) for c in ("D", "A", "E")}
     assert values["D"] == pytest.approx(0.5 * np.log(36.0))
     assert values["A"] == pytest.approx(-(1 / 4 + 1 / 9))
     assert values["E"] == pytest.approx(-1 / 4)
@@ -125,7 +125,7 @@ def pendulum_trials():
 def test_a_torque_controlled_arm_is_excited_better_than_by_chance_and_alike_for_a_seed():
     trials, seen = pendulum_trials()
     options = ExcitationOptions(duration=4.0, piece=2.0, pool=5, rounds=0, repeat=2)
-    one, two = (suggest(trials, seen.told, range(len(trials.space.free)), options) for _ in range(2))
+    one, two = (suggest_excitation(trials, seen.told, range(len(trials.space.free)), options) for _ in range(2))
     np.testing.assert_array_equal(one.commands, two.commands)
     assert one.gain >= one.random_gain[1]
     assert one.gain > one.random_gain[0] > 0.0
@@ -138,7 +138,9 @@ def test_limits_that_allow_nothing_are_refused():
     trials, seen = pendulum_trials()
     still = replace(trials.limits, torque=np.full(2, 1e-9))
     with pytest.raises(InputError, match="None of 4 motions of double_pendulum keeps its limits"):
-        suggest(replace(trials, limits=still), seen.told, [0], ExcitationOptions(duration=2.0, piece=2.0, pool=4))
+        suggest_excitation(
+            replace(trials, limits=still), seen.told, [0], ExcitationOptions(duration=2.0, piece=2.0, pool=4)
+        )
 
 
 def test_too_short_an_excitation_is_refused():

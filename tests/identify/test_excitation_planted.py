@@ -14,9 +14,9 @@ from twinloop.hardware.limits import motion_limits
 from twinloop.hardware.record import record
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.excitation import ExcitationOptions, suggest
+from twinloop.identify.excitation import ExcitationOptions, suggest_excitation
 from twinloop.identify.excitation_motions import MotionTrials
-from twinloop.identify.plan import plan
+from twinloop.identify.plan import plan_identification
 from twinloop.identify.survey import survey
 from twinloop.simulate import open_backend
 from twinloop.twin import load_twin
@@ -69,7 +69,7 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
     backend, limits = open_backend(), motion_limits(TWIN, speed=0.8)
     log = list(teleoperated())
     seen = survey(TWIN, log, backend=backend)
-    before = plan(seen)
+    before = plan_identification(seen)
     trials = MotionTrials(
         twin=TWIN,
         space=replace(seen.space, twin=TWIN),
@@ -79,10 +79,10 @@ def test_a_suggested_excitation_determines_what_teleoperation_leaves_open_and_th
         backend=backend,
         limits=limits,
     )
-    columns = [i for i, name in enumerate(seen.space.names) if name in before.open]
-    found = suggest(trials, seen.told, columns, ExcitationOptions(duration=20.0, repeat=REPEAT, seed=1))
+    columns = [i for i, name in enumerate(seen.space.names) if name in before.undetermined_parameters]
+    found = suggest_excitation(trials, seen.told, columns, ExcitationOptions(duration=20.0, repeat=REPEAT, seed=1))
     assert found.gain > found.random_gain[1] > found.random_gain[0]
-    rows = plan(seen, found, repeat=REPEAT).parameters
+    rows = plan_identification(seen, found, repeat=REPEAT).parameters
 
     both = [replace(e, index=i) for i, e in enumerate([*log, *excited(found.commands, limits, found.following)])]
     fine = FitConfig(physics_hz=480.0)  # the arm's own; at half of it errors of the physics exceed those of the noise

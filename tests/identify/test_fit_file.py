@@ -6,7 +6,7 @@ from twinloop.cli.main import main
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import FitConfig
 from twinloop.twin.quantities import Prior
-from twinloop.workflows.identify.identify import fit_config, read_fit
+from twinloop.workflows.identify.identify import build_fit_config, read_fit_config
 from twinloop.workflows.identify.requests import FitOptions
 
 FILE = """
@@ -25,7 +25,7 @@ def write(tmp_path, text):
 
 
 def test_a_file_says_what_it_says_and_the_rest_keeps_its_default(tmp_path):
-    config = read_fit(write(tmp_path, FILE))
+    config = read_fit_config(write(tmp_path, FILE))
     assert config.replay.window == 0.5
     assert config.replay.local == {"position": 0.002}
     assert config.free == ("joint/*/damping", "joint/*/frictionloss")
@@ -35,11 +35,13 @@ def test_a_file_says_what_it_says_and_the_rest_keeps_its_default(tmp_path):
 
 
 def test_flags_replace_what_the_file_says(tmp_path):
-    config = fit_config(FitOptions(fit=write(tmp_path, FILE), window=0.25, free=("link/*/mass",), measured_torque=True))
+    config = build_fit_config(
+        FitOptions(fit=write(tmp_path, FILE), window=0.25, free=("link/*/mass",), measured_torque=True)
+    )
     assert (config.replay.window, config.replay.start, config.replay.torque) == (0.25, "measured", "measured")
     assert config.free == ("link/*/mass",)
     assert config.replay.local == {"position": 0.002}
-    assert fit_config(FitOptions()) == FitConfig()
+    assert build_fit_config(FitOptions()) == FitConfig()
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_flags_replace_what_the_file_says(tmp_path):
 )
 def test_what_a_file_gets_wrong_is_named(tmp_path, text, error, message):
     with pytest.raises(error, match=message):
-        read_fit(write(tmp_path, text))
+        read_fit_config(write(tmp_path, text))
 
 
 def test_a_window_of_no_length_is_refused(tmp_path, capsys):

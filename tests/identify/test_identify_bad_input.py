@@ -8,7 +8,7 @@ import pytest
 from support.swings import BACKEND, FREE, swings
 from twinloop.core.errors import BoundsError, InputError, LogError, UnknownNameError
 from twinloop.identify import FitConfig, identify
-from twinloop.identify.walk import check_measured
+from twinloop.identify.optimization import check_measured
 from twinloop.simulate.replay_logs import prepare_replay
 from twinloop.twin import load_twin
 

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError
 from twinloop.identify import HoldoutSpec
 from twinloop.identify.assembly import scale_from_quantum
-from twinloop.identify.problem import FitProblem, ParameterBlock, eliminated, huber, linearize
+from twinloop.identify.problem import FitProblem, ParameterBlock, eliminate_initial_states, huber_loss, linearize
 from twinloop.identify.solver import solve
-from twinloop.identify.uncertainty import uncertainty
-from twinloop.stats import quantum
+from twinloop.identify.uncertainty import compute_uncertainty
+from twinloop.stats import quantization_step
 
 
 @pytest.mark.parametrize(
@@ -69,13 +69,13 @@ def test_the_step_of_a_quantized_log_is_found(step, shift, seed):
     smooth = 30 * np.sin(np.cumsum(np.random.default_rng(seed).normal(scale=0.02, size=4000)))
     logged = np.round(np.round((smooth - shift) / step) * step + shift, 5)
     if len(np.unique(logged)) >= 60:
-        assert quantum(logged) == pytest.approx(step, rel=1e-3)
+        assert quantization_step(logged) == pytest.approx(step, rel=1e-3)
 
 
 def test_noise_and_short_logs_have_no_step():
     rng = np.random.default_rng(0)
-    assert quantum(rng.normal(size=9000)) is None
-    assert quantum(np.repeat([0.0, 0.1, 0.2], 100)) is None
+    assert quantization_step(rng.normal(size=9000)) is None
+    assert quantization_step(np.repeat([0.0, 0.1, 0.2], 100)) is None
 
 
 def test_scale_makes_one_step_one_count():
@@ -126,7 +126,7 @@ def test_a_bound_holds_and_the_rest_is_solved_around_it():
     point = solve(problem, np.zeros(4)).point
     assert point[1] == pytest.approx(-1.0)
     assert point[2:] == pytest.approx(truth[2:], abs=0.03)  # the prior pulls a little
-    reasons = uncertainty(problem, linearize(problem, point), ["a", "b", "c", "d"]).reasons
+    reasons = compute_uncertainty(problem, linearize(problem, point), ["a", "b", "c", "d"]).reasons
     assert reasons == ("", "ends on its bound", "", "")
 
 
@@ -145,7 +145,7 @@ def test_parameters_that_act_as_one_are_named_together():
         }
     )
     end = linearize(twice, solve(twice, np.zeros(4)).point)
-    found = uncertainty(twice, end, ["joint/a/x", "joint/a/y", "joint/b/x", "joint/b/y"])
+    found = compute_uncertainty(twice, end, ["joint/a/x", "joint/a/y", "joint/b/x", "joint/b/y"])
     assert found.reasons[:2] == ("the data do not constrain it",) * 2
     assert len(found.directions) == 1
     assert sorted(found.directions[0].replace("+", "").split()) == ["-3.5", "3.5", "joint/a/x", "joint/a/y"]
@@ -160,7 +160,7 @@ def test_slopes_alone_equal_slopes_together_where_blocks_are_apart():
 
 
 def test_huber_is_smooth_at_its_width():
-    assert huber(np.array([0.5, 1.0, 3.0])) == pytest.approx([0.125, 0.5, 2.5])
+    assert huber_loss(np.array([0.5, 1.0, 3.0])) == pytest.approx([0.125, 0.5, 2.5])
 
 
 def test_first_states_are_found_beside_the_parameters_and_do_not_bend_them():
@@ -186,7 +186,7 @@ def test_first_states_are_found_beside_the_parameters_and_do_not_bend_them():
     solution = solve(problem, np.zeros(1), iterations=30)
     assert solution.point == pytest.approx([2.0], abs=2e-3)
     assert solution.end.local[:, 0] == pytest.approx(starts, abs=2e-3)
-    slopes = eliminated(problem, solution.end, 0)
+    slopes = eliminate_initial_states(problem, solution.end, 0)
     weight = 1.0 / np.maximum(np.abs(solution.end.residual), 1.0)
     constant = (weight[..., None] * slopes).sum(axis=1)
     assert constant == pytest.approx(0.0, abs=1.0)  # of 40 times up to 400: a constant is the beginning's

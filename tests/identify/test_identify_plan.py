@@ -9,8 +9,14 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.identify import FitConfig
-from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information, left_over
-from twinloop.identify.plan import plan
+from twinloop.identify.fisher import (
+    FisherInformation,
+    ResidualNoiseModel,
+    compute_excitation,
+    compute_information,
+    estimate_residual_noise,
+)
+from twinloop.identify.plan import plan_identification
 from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
 from twinloop.identify.solver import solve
 from twinloop.identify.survey import ProfileOptions, ProfileSurvey, survey
@@ -59,7 +65,7 @@ def test_expected_errors_are_those_of_repeated_least_squares_under_noise_that_re
     rng = np.random.default_rng(0)
     design, sd = smooth_design(rng), 0.3
     problem = linear(design, np.zeros(design.shape[:2]), sd=1e3)
-    told = information(
+    told = compute_information(
         problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.array([sd]), rho=np.array([rho]))
     ).total()
     expected = np.sqrt(np.diag(told.covariance(problem.sd)))
@@ -75,7 +81,7 @@ def test_a_fast_column_suffers_less_from_noise_that_remembers_than_a_constant():
     white, coloured = (
         np.sqrt(
             np.diag(
-                information(problem, here, ResidualNoiseModel(sd=np.ones(1), rho=np.array([r])))
+                compute_information(problem, here, ResidualNoiseModel(sd=np.ones(1), rho=np.array([r])))
                 .total()
                 .covariance(problem.sd)
             )
@@ -91,7 +97,9 @@ def test_information_adds_and_never_knows_less_than_the_prior():
     design = rng.normal(size=(3, 40, 3))
     design[..., 2] = 0.0
     problem = linear(design, np.zeros((3, 40)), sd=2.0)
-    told = information(problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.ones(1), rho=np.array([0.5])))
+    told = compute_information(
+        problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.ones(1), rho=np.array([0.5]))
+    )
     one, all_three = told.take(np.array([0])).total(), told.total()
     again = one + told.take(np.array([1, 2])).total()
     np.testing.assert_allclose(again.matrix, all_three.matrix)
@@ -100,7 +108,7 @@ def test_information_adds_and_never_knows_less_than_the_prior():
     assert both[2] == pytest.approx(4.0)
     np.testing.assert_allclose(told.take(np.array([0])).total().times(2.0).matrix, 2.0 * one.matrix)
     np.testing.assert_allclose(told.times(0.0).total().covariance(problem.sd), 4.0 * np.eye(3))
-    assert np.linalg.eigvalsh(all_three.gained(problem.sd)).min() > -1e-9
+    assert np.linalg.eigvalsh(all_three.added_precision(problem.sd)).min() > -1e-9
 
 
 def test_the_noise_is_what_a_step_of_the_fit_would_leave():
@@ -110,7 +118,7 @@ def test_the_noise_is_what_a_step_of_the_fit_would_leave():
     problem = linear(design, design @ [1.0, -2.0, 0.5] + noise)
     problem = replace(problem, width=np.array([0.05]))
     near = solve(problem, np.zeros(3), iterations=2).point + 0.01
-    found = left_over(problem, linearize(problem, near), np.array([1e-6]))
+    found = estimate_residual_noise(problem, linearize(problem, near), np.array([1e-6]))
     assert found.sd[0] == pytest.approx(0.05, rel=0.1)
     assert found.rho[0] == pytest.approx(0.8, abs=0.05)
     assert found.inflation[0] == pytest.approx(9.0, rel=0.35)
@@ -119,7 +127,7 @@ def test_the_noise_is_what_a_step_of_the_fit_would_leave():
 def test_excitation_is_the_move_of_the_readings_in_units_of_the_noise():
     design = np.stack([np.tile([1.0, 0.1, 0.0], (50, 1))] * 2)
     problem = linear(design, np.zeros((2, 50)), sd=3.0)
-    moved = excitation(
+    moved = compute_excitation(
         problem, linearize(problem, np.zeros(3)), ResidualNoiseModel(sd=np.array([0.5]), rho=np.zeros(1))
     )
     assert moved == pytest.approx([6.0, 0.6, 0.0])
@@ -128,9 +136,9 @@ def test_excitation_is_the_move_of_the_readings_in_units_of_the_noise():
 def surveyed(matrix, *, names_of=None, **fields) -> ProfileSurvey:
     """A survey of the SO-101's first parameters with a given information in prior deviations, white noise."""
     twin = load_twin("so101_tabletop")
-    from twinloop.identify.assembly import free_space
+    from twinloop.identify.assembly import select_free_parameters
 
-    space = free_space(twin, FitConfig(free=names_of))
+    space = select_free_parameters(twin, FitConfig(free=names_of))
     sd, count = space.column("sd"), len(space.free)
     scaled = np.asarray(matrix, dtype=float) / np.outer(sd, sd)
     told = FisherInformation(matrix=scaled[None], score=scaled[None])
@@ -154,7 +162,7 @@ PAIR = ("joint/elbow_flex/damping", "joint/elbow_flex/frictionloss", "joint/elbo
 def test_a_direction_that_nothing_determines_is_named_held_and_grouped():
     # damping and friction loss act as one, armature on nothing.
     one = np.array([1.0, -1.0, 0.0])
-    found = plan(surveyed(400.0 * np.outer(one, one), names_of=PAIR))
+    found = plan_identification(surveyed(400.0 * np.outer(one, one), names_of=PAIR))
     verdicts = {row.name: row.now.verdict for row in found.parameters}
     assert verdicts == dict.fromkeys(PAIR[:2], "not determined") | {PAIR[2]: "not excited"}
     assert {frozenset(d.moves) for d in found.directions} == {frozenset(PAIR[:2]), frozenset(PAIR[2:])}
@@ -171,7 +179,7 @@ def test_a_direction_that_nothing_determines_is_named_held_and_grouped():
 
 def test_alike_joints_may_share_what_none_determines_alone():
     names = tuple(f"joint/{joint}/armature" for joint in ("elbow_flex", "shoulder_lift", "shoulder_pan", "wrist_flex"))
-    found = plan(surveyed(2.0 * np.eye(4), names_of=names))  # each alone: 1 / sqrt(3) of the prior
+    found = plan_identification(surveyed(2.0 * np.eye(4), names_of=names))  # each alone: 1 / sqrt(3) of the prior
     assert {row.now.verdict for row in found.parameters} == {"not determined"}
     ((name, error),) = found.shared.items()
     assert name.startswith("joint/*/armature")
@@ -179,13 +187,13 @@ def test_alike_joints_may_share_what_none_determines_alone():
 
 
 def test_what_is_wrong_with_a_log_is_said_with_its_joint():
-    found = plan(surveyed(100.0 * np.eye(3), names_of=PAIR, episodes=1, standing=("elbow_flex",)))
+    found = plan_identification(surveyed(100.0 * np.eye(3), names_of=PAIR, episodes=1, standing=("elbow_flex",)))
     first, second = found.findings
     assert "elbow_flex does not move" in first
     assert PAIR[0] in first
     assert "only one episode" in second
     assert all(line in found.text() for line in found.findings)
-    assert plan(surveyed(np.zeros((3, 3)), names_of=PAIR)).findings == (
+    assert plan_identification(surveyed(np.zeros((3, 3)), names_of=PAIR)).findings == (
         "No parameter affects any reading in this log: there is no excitation. Record the motion of --excitation.",
     )
 
@@ -204,7 +212,7 @@ def test_a_joint_that_stands_still_in_the_log_is_found():
     twin = load_twin("so101_tabletop")
     seen = survey(twin, [still_log(twin, moving=(0, 4))], backend=BACKEND, options=ProfileOptions(points=1, steps=0))
     assert seen.standing == ("shoulder_lift", "elbow_flex", "wrist_flex", "gripper")
-    found = plan(seen)
+    found = plan_identification(seen)
     assert len(found.findings) == 5
     moves = {row.name: row.now.excitation[0] for row in found.parameters}
     assert moves["actuator/shoulder_pan/delay"] > 100 * moves["actuator/gripper/delay"]
@@ -220,7 +228,7 @@ def test_points_are_reproducible_and_within_bounds():
     assert (one.points >= one.space.column("low")).all()
     assert (one.points <= one.space.column("high")).all()
     assert not np.allclose(one.points[1], one.points[2])
-    assert {row.now.verdict for row in plan(one).parameters} == {"not excited"}
+    assert {row.now.verdict for row in plan_identification(one).parameters} == {"not excited"}
 
 
 def test_a_thing_without_a_robot_cannot_be_excited(tmp_path):

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from twinloop.identify import FitConfig
-from twinloop.identify.assembly import free_space
+from twinloop.identify.assembly import select_free_parameters
 from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.identify.search import describe_optima, distinct_optima, evolve, starting_points
-from twinloop.identify.solver import begin, solve, solve_together
+from twinloop.identify.solver import solve, solve_together, start_descent
 from twinloop.twin import load_twin
 
 
@@ -54,7 +54,7 @@ def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
     assert points.shape == (8, 1)
     assert points[0] == 2.5
     alone = solve(problem, points[0], iterations=40)
-    together = solve_together(problem, [begin(problem, point) for point in points], iterations=40)
+    together = solve_together(problem, [start_descent(problem, point) for point in points], iterations=40)
     best = min(together, key=lambda s: s.loss)
     assert alone.point[0] > 1.5
     assert best.point[0] < -1.5
@@ -64,7 +64,7 @@ def test_many_starts_reach_the_lowest_valley_and_the_first_is_the_given_one():
 def test_walks_together_go_as_each_alone():
     problem = problem_of(rough, 2)
     points = starting_points(problem, np.zeros(2), 5, seed=0)
-    together = solve_together(problem, [begin(problem, point) for point in points], iterations=12)
+    together = solve_together(problem, [start_descent(problem, point) for point in points], iterations=12)
     for point, solution in zip(points, together, strict=True):
         alone = solve(problem, point, iterations=12)
         assert solution.history == alone.history
@@ -80,11 +80,11 @@ def test_what_walks_ask_for_fits_the_memory(monkeypatch):
         }
     )
     points = starting_points(problem, np.zeros(2), 9, seed=0)
-    whole = solve_together(wide, [begin(wide, point) for point in points], iterations=4)
+    whole = solve_together(wide, [start_descent(wide, point) for point in points], iterations=4)
     assert max(most) > 20
     most.clear()
     monkeypatch.setattr("twinloop.identify.solver._MOST_NUMBERS", 10)
-    parts = solve_together(wide, [begin(wide, point) for point in points], iterations=4)
+    parts = solve_together(wide, [start_descent(wide, point) for point in points], iterations=4)
     assert max(most) <= 10
     assert [s.history for s in parts] == [s.history for s in whole]
 
@@ -102,7 +102,7 @@ def test_starts_are_spread_evenly_over_the_prior_and_stay_within_bounds():
 @pytest.fixture(scope="module")
 def space():
     config = FitConfig(free=("object/cube/friction/slide", "object/cube/mass"))
-    return free_space(load_twin("cube_toss"), config)
+    return select_free_parameters(load_twin("cube_toss"), config)
 
 
 def test_two_optima_are_told_apart_and_said(space):
@@ -114,7 +114,7 @@ def test_two_optima_are_told_apart_and_said(space):
     problem = FitProblem(
         **{**{name: getattr(problem, name) for name in problem.__dataclass_fields__}, "measured": measured}
     )
-    starts = [begin(problem, np.array(p)) for p in ([0.1, 0.0], [0.9, 0.0], [0.2, -0.5])]
+    starts = [start_descent(problem, np.array(p)) for p in ([0.1, 0.0], [0.9, 0.0], [0.2, -0.5])]
     optima = distinct_optima(problem, solve_together(problem, starts, iterations=40))
     assert sorted(round(float(o.point[0]), 2) for o in optima) == [0.3, 0.7]
     assert sum(o.starts for o in optima) == 3
@@ -129,7 +129,7 @@ def test_two_optima_are_told_apart_and_said(space):
 def test_a_valley_is_one_optimum(space):
     """Only the sum is seen: ends differ, and nothing rises between them."""
     problem = problem_of(lambda x: x.sum(axis=1, keepdims=True), 2, measured=1.0, width=0.01)
-    starts = [begin(problem, np.array(p)) for p in ([2.0, 0.0], [0.0, 2.0], [-2.0, 1.0])]
+    starts = [start_descent(problem, np.array(p)) for p in ([2.0, 0.0], [0.0, 2.0], [-2.0, 1.0])]
     solutions = solve_together(problem, starts, iterations=30)
     assert np.ptp([s.point[0] for s in solutions]) > 0.5
     optima = distinct_optima(problem, solutions)

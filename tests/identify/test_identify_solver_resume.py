@@ -72,7 +72,7 @@ def test_an_interrupt_before_anything_was_found_is_an_interrupt(twin, episodes, 
     def stop(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("twinloop.identify.walk.fit_problem", stop)
+    monkeypatch.setattr("twinloop.identify.optimization.fit_problem", stop)
     with pytest.raises(KeyboardInterrupt):
         identify(twin, episodes, backend=BACKEND, config=CONFIGS["lm"])
 

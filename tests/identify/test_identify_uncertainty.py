@@ -14,12 +14,12 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.identify import identify
 from twinloop.identify.problem import FitProblem, ParameterBlock, linearize
 from twinloop.identify.solver import FitCheckpoint, SolverState, solve
-from twinloop.identify.uncertainty import fit_clusters, uncertainty
+from twinloop.identify.uncertainty import choose_fit_clusters, compute_uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
 from twinloop.identify.variants import profile_likelihood, refit_bootstrap
 from twinloop.simulate import open_backend
 from twinloop.stats import cluster_weights
-from twinloop.workflows.identify.identify import fit_config
+from twinloop.workflows.identify.identify import build_fit_config
 from twinloop.workflows.identify.requests import FitOptions
 
 NAMES = ("gain", "friction", "offset")
@@ -61,13 +61,13 @@ def least_loss(problem, point):
     point = np.asarray(point, dtype=float)
 
     def loss(local):
-        corrections = local.reshape(1, *problem.no_local.shape)
+        corrections = local.reshape(1, *problem.zero_corrections.shape)
         total = problem.losses(problem.residual(point[None], corrections), point[None], corrections)[0, 0]
         return total - 0.5 * problem.prior_weight * np.sum((point / problem.sd) ** 2)
 
     if not len(problem.local_sd):
-        return loss(problem.no_local)
-    return minimize(loss, np.zeros(problem.no_local.size), tol=1e-12, options={"gtol": 1e-10}).fun
+        return loss(problem.zero_corrections)
+    return minimize(loss, np.zeros(problem.zero_corrections.size), tol=1e-12, options={"gtol": 1e-10}).fun
 
 
 @pytest.mark.parametrize("local", [False, True])
@@ -91,14 +91,14 @@ def test_scores_and_curvature_are_derivatives_of_hubers_loss_with_first_states_f
         ]
         assert score.curvature == pytest.approx(np.array([up - down for up, down in ends]) / 2e-7, rel=1e-4, abs=1e-4)
     labels = np.repeat(np.arange(4)[:, None], 12, axis=1)
-    curvatures, gradients = score.by_cluster(labels)
+    curvatures, gradients = score.sum_by_cluster(labels)
     assert curvatures.sum(axis=0) == pytest.approx(score.curvature)
     assert gradients.sum(axis=0) == pytest.approx(score.gradient)
 
 
 def _best_local(problem, point):
     if not len(problem.local_sd):
-        return problem.no_local
+        return problem.zero_corrections
     held = replace(problem, low=point - 1e-12, high=point + 1e-12)
     return solve(held, point, iterations=40, tolerance=1e-14).end.local
 
@@ -106,13 +106,13 @@ def _best_local(problem, point):
 def test_windows_of_few_episodes_make_blocks_and_one_short_episode_none():
     problem = replace(problem_of(windows=20), clusters=np.repeat([0, 1], 10))
     times = FrameTimes(begins=np.tile(4.0 * np.arange(10), 2), dt=0.1)
-    found = uncertainty(problem, solved(problem), NAMES, times=times)
+    found = compute_uncertainty(problem, solved(problem), NAMES, times=times)
     assert found.clusters.kind == "time block"
     assert found.clusters.count >= 6
     assert found.clusters.length >= 4 * found.clusters.correlated
     assert all(reason == "" for reason in found.reasons)
     short = problem_of(windows=1, frames=15)
-    alone = uncertainty(short, solved(short), NAMES)
+    alone = compute_uncertainty(short, solved(short), NAMES)
     assert alone.clusters is None
     assert alone.reasons == ("one episode gives no interval",) * 3
     assert np.isnan(alone.low).all()
@@ -122,7 +122,7 @@ def test_few_episodes_prefer_the_bootstrap_and_keep_their_rank():
     problem = problem_of(windows=4, frames=30)
     level = 0.5 * np.random.default_rng(3).normal(size=(4, 1, 1))  # as long as an episode: no block is independent
     problem = replace(problem, measured=problem.measured + level)
-    found = uncertainty(problem, solved(problem), NAMES)
+    found = compute_uncertainty(problem, solved(problem), NAMES)
     assert (found.clusters.kind, found.clusters.count) == ("episode", 4)
     assert found.method == "score bootstrap"
     assert found.draws == 2000
@@ -131,44 +131,44 @@ def test_few_episodes_prefer_the_bootstrap_and_keep_their_rank():
 
 def test_a_parameter_on_its_bound_has_one_side():
     problem = problem_of(truth=(0.005, -2.0, 0.5), windows=12)
-    free = uncertainty(problem, solved(problem), NAMES)
+    free = compute_uncertainty(problem, solved(problem), NAMES)
     bounded = replace(problem, low=np.array([free.high[0] - 1e-9 - (free.high[0] - free.low[0]) * 0.4, -10.0, -10.0]))
     end = solved(bounded)
     assert end.point[0] == pytest.approx(bounded.low[0])
-    found = uncertainty(bounded, end, NAMES)
+    found = compute_uncertainty(bounded, end, NAMES)
     assert found.sides == ("at most", "", "")
     assert found.low[0] == bounded.low[0]
     assert bounded.low[0] < found.high[0] < free.high[0] + 0.1
     past = replace(problem, low=np.array([0.5, -10.0, -10.0]))
-    excluded = uncertainty(past, solved(past), NAMES)
+    excluded = compute_uncertainty(past, solved(past), NAMES)
     assert excluded.reasons[0] == "ends on its bound"
     assert excluded.reasons[1:] == ("", "")
     assert np.isnan(excluded.high[0])
     nowhere = replace(problem, low=end.point + 0.4, high=end.point + 0.8)
-    cornered = uncertainty(nowhere, solve(nowhere, end.point).end, NAMES)
+    cornered = compute_uncertainty(nowhere, solve(nowhere, end.point).end, NAMES)
     assert all(reason or side for reason, side in zip(cornered.reasons, cornered.sides, strict=True))
 
 
 def test_a_walk_that_stops_early_says_how_far_it_had_to_go():
     problem = problem_of()
     end = solved(problem)
-    found = uncertainty(problem, end, NAMES)
+    found = compute_uncertainty(problem, end, NAMES)
     assert found.unfinished.max() < 0.01
     error = np.sqrt(found.covariance[1, 1])
-    moved = uncertainty(problem, linearize(problem, end.point + np.array([0, 2 * error, 0])), NAMES)
+    moved = compute_uncertainty(problem, linearize(problem, end.point + np.array([0, 2 * error, 0])), NAMES)
     assert moved.unfinished[1] == pytest.approx(2.0, rel=0.35)  # residuals and their spread have grown
 
 
 def test_refits_of_least_squares_are_the_weighted_solutions():
     problem = problem_of(windows=8)
     end = solved(problem)
-    clusters = fit_clusters(problem, end)
+    clusters = choose_fit_clusters(problem, end)
     found = refit_bootstrap(problem, end, clusters, draws=30, seed=4)
     weights = np.repeat(cluster_weights(8, 30, seed=4)[0], 40)
     design = end.jacobians[0].reshape(-1, 3) * problem.width
     slow = np.linalg.lstsq(design * np.sqrt(weights)[:, None], problem.measured.ravel() * np.sqrt(weights), rcond=None)
     assert found[0] == pytest.approx(slow[0], rel=1e-4)
-    refitted = uncertainty(problem, end, NAMES, refits=found)
+    refitted = compute_uncertainty(problem, end, NAMES, refits=found)
     assert (refitted.method, refitted.draws) == ("refit bootstrap", 30)
 
 
@@ -176,7 +176,7 @@ def test_refits_of_least_squares_are_the_weighted_solutions():
 def test_refits_of_a_bent_robust_problem_lie_where_their_own_loss_is_least(local):
     problem = problem_of(windows=8, frames=30, bent=0.1, width=0.5, local=local, truth=(1.0, -0.8, 0.5))
     end = solved(problem)
-    found = refit_bootstrap(problem, end, fit_clusters(problem, end), draws=5, seed=1, steps=6)
+    found = refit_bootstrap(problem, end, choose_fit_clusters(problem, end), draws=5, seed=1, steps=6)
     weights = cluster_weights(8, 5, seed=1)
     again = np.repeat(np.arange(8), weights[2].astype(int))  # windows as often as they were drawn
     inner = problem.readings
@@ -190,14 +190,14 @@ def test_refits_of_a_bent_robust_problem_lie_where_their_own_loss_is_least(local
 
 
 def space_of(names):
-    free = tuple(SimpleNamespace(log=False, param=SimpleNamespace(unit="N·m")) for _ in names)
+    free = tuple(SimpleNamespace(is_logarithmic=False, param=SimpleNamespace(unit="N·m")) for _ in names)
     return SimpleNamespace(names=names, free=free, values=lambda points: dict(zip(names, points.T, strict=True)))
 
 
 def test_the_profile_of_a_quadratic_loss_is_the_sandwichs_interval():
     problem = problem_of(windows=12)
     end = solved(problem)
-    found = uncertainty(problem, end, NAMES)
+    found = compute_uncertainty(problem, end, NAMES)
     profile = profile_likelihood(problem, end, space_of(NAMES), found, "friction")
     assert profile.low == pytest.approx(found.low[1], abs=0.02 * (found.high[1] - found.low[1]))
     assert profile.high == pytest.approx(found.high[1], abs=0.02 * (found.high[1] - found.low[1]))
@@ -211,7 +211,7 @@ def test_the_profile_of_a_quadratic_loss_is_the_sandwichs_interval():
 def test_a_profile_sees_a_bend_and_what_stays_open():
     problem = problem_of(windows=12, truth=(0.3, -2.0, 0.5), bent=2.0)
     end = solved(problem)
-    found = uncertainty(problem, end, NAMES)
+    found = compute_uncertainty(problem, end, NAMES)
     wide = replace(found, covariance=found.covariance * (0.15 / (found.high[0] - end.point[0])) ** 2)
     wide = replace(wide, low=end.point - 0.15, high=end.point + 0.15)
     profile = profile_likelihood(problem, end, space_of(NAMES), wide, "gain")
@@ -226,7 +226,7 @@ def test_a_profile_sees_a_bend_and_what_stays_open():
 def test_a_profile_goes_on_where_it_was_interrupted(tmp_path):
     problem = problem_of(bent=0.1, truth=(1.0, -0.8, 0.5))
     end = solved(problem)
-    found, space = uncertainty(problem, end, NAMES), space_of(NAMES)
+    found, space = compute_uncertainty(problem, end, NAMES), space_of(NAMES)
     whole = profile_likelihood(problem, end, space, found, "gain")
     path, count = tmp_path / "fit.json", 0
 
@@ -242,8 +242,8 @@ def test_a_profile_goes_on_where_it_was_interrupted(tmp_path):
             replace(problem, readings=failing), end, space, found, "gain", checkpoint=FitCheckpoint(path, {"fit": "a"})
         )
     kept = FitCheckpoint(path, {"fit": "a"})
-    assert kept.descents("profile gain")[0].iteration == 3
-    assert isinstance(kept.descents("profile gain")[0], SolverState)
+    assert kept.load_descents("profile gain")[0].iteration == 3
+    assert isinstance(kept.load_descents("profile gain")[0], SolverState)
     again = profile_likelihood(problem, end, space, found, "gain", checkpoint=kept)
     assert np.array_equal(again.rise, whole.rise)
 
@@ -251,7 +251,7 @@ def test_a_profile_goes_on_where_it_was_interrupted(tmp_path):
 def test_mistakes_are_named():
     problem = problem_of(windows=1, frames=15)
     end = solved(problem)
-    found = uncertainty(problem, end, NAMES)
+    found = compute_uncertainty(problem, end, NAMES)
     with pytest.raises(UnknownNameError, match="gian"):
         profile_likelihood(problem, end, space_of(NAMES), found, "gian")
     with pytest.raises(InputError, match="The profile of gain needs more data"):
@@ -287,7 +287,7 @@ def test_refits_and_profiles_are_asked_for_in_a_fit_and_few_episodes_say_what_th
 
 
 def test_flags_of_the_command_line_and_their_mistakes():
-    config = fit_config(FitOptions(bootstrap=200, profile=("joint/a/damping",)))
+    config = build_fit_config(FitOptions(bootstrap=200, profile=("joint/a/damping",)))
     assert (config.bootstrap, config.profile) == (200, ("joint/a/damping",))
     with pytest.raises(InputError, match="--bootstrap 5: percentiles take at least 40 refits"):
-        fit_config(FitOptions(bootstrap=5))
+        build_fit_config(FitOptions(bootstrap=5))

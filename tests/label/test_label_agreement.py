@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.label.agreement import agreement, boundary_agreement
+from twinloop.label.agreement import measure_agreement, measure_boundary_agreement
 
 WHO = ("source", "author")
 
@@ -31,7 +31,7 @@ def test_planted_disagreement_is_counted_and_ranked():
     truth = ["yes", "no"] * 20
     bob = [("no" if value == "yes" else "yes") if i in (3, 8, 9) else value for i, value in enumerate(truth)]
     rule = ["no" if i == 8 else value for i, value in enumerate(truth)]
-    found = agreement(rows_of({"hand:ada": truth, "hand:bob": bob, "rule:r": rule}), "success")
+    found = measure_agreement(rows_of({"hand:ada": truth, "hand:bob": bob, "rule:r": rule}), "success")
     assert found.observers == ("hand:ada", "hand:bob", "rule:r")
     assert found.episodes == 40
     first = found.pairs[0]
@@ -47,7 +47,7 @@ def test_planted_disagreement_is_counted_and_ranked():
 
 def test_who_cannot_tell_says_nothing():
     said = {"hand:a": ["yes", "no", "unknown", "yes"], "rule:b": ["yes", "no", "no", None], "model:c": ["unknown"] * 4}
-    found = agreement(rows_of(said), "success")
+    found = measure_agreement(rows_of(said), "success")
     assert found.observers == ("hand:a", "rule:b")
     assert found.episodes == 2
     assert found.disagreements == ()
@@ -57,7 +57,7 @@ def test_numbers_agree_by_distance():
     rng = np.random.default_rng(2)
     truth = rng.normal(size=60)
     said = {"hand:a": [str(x) for x in truth], "hand:b": [str(x + 0.5) for x in truth]}
-    found = agreement(rows_of(said, "number/quality"), "number/quality")
+    found = measure_agreement(rows_of(said, "number/quality"), "number/quality")
     assert found.pairs[0].kappa is None
     assert found.pairs[0].apart == pytest.approx(0.5)
     # Two observers a constant apart: mean squared disagreement 0.25, expected 2 var + 0.25 / 2, of 120 values.
@@ -68,13 +68,13 @@ def test_numbers_agree_by_distance():
 
 def test_too_few_who_speak_are_named():
     with pytest.raises(InputError, match="only hand:a has labels of success"):
-        agreement(rows_of({"hand:a": ["yes", "no"]}), "success")
+        measure_agreement(rows_of({"hand:a": ["yes", "no"]}), "success")
     with pytest.raises(InputError, match="no observer has labels of failure"):
-        agreement([], "failure")
+        measure_agreement([], "failure")
     with pytest.raises(InputError, match=r"1 episode\(s\) have a success of two observers \(hand:a, hand:b\)"):
-        agreement(rows_of({"hand:a": ["yes", "no"], "hand:b": ["yes"]}), "success")
+        measure_agreement(rows_of({"hand:a": ["yes", "no"], "hand:b": ["yes"]}), "success")
     with pytest.raises(UnknownNameError, match="Unknown kind 'tag'"):
-        agreement([], "tag")
+        measure_agreement([], "tag")
 
 
 def segments(who, episode, *starts, end=100):
@@ -93,15 +93,15 @@ def test_boundaries_match_within_the_tolerance():
         rows += segments("rule:y", episode, ("reach", 0), ("grasp", 44), ("lift", 80))
     rows += segments("rule:y", "d", ("reach", 0))
     fps = dict.fromkeys("abcd", 20.0)
-    ((pair,), worst) = boundary_agreement(rows, fps, tolerance_s=0.2)
+    ((pair,), worst) = measure_boundary_agreement(rows, fps, tolerance_s=0.2)
     assert pair.episodes == 3
     assert float(pair.f1.estimate) == pytest.approx(0.5)  # of two beginnings each, one pair lies within 4 frames
     assert pair.offset_s == pytest.approx(0.2)
     assert float(pair.alike.estimate) == pytest.approx(1 - (4 + 20) / 100)
     assert [row["episode_id"] for row in worst] == ["a", "b", "c"]
-    ((strict,), _) = boundary_agreement(rows, fps, tolerance_s=0.19)
+    ((strict,), _) = measure_boundary_agreement(rows, fps, tolerance_s=0.19)
     assert float(strict.f1.estimate) == 0.0
-    ((wide,), none) = boundary_agreement(rows, fps, tolerance_s=1.0)
+    ((wide,), none) = measure_boundary_agreement(rows, fps, tolerance_s=1.0)
     assert float(wide.f1.estimate) == 1.0
     assert none == []
     assert wide.offset_s == pytest.approx(0.6)
@@ -110,4 +110,4 @@ def test_boundaries_match_within_the_tolerance():
 def test_boundaries_need_two_who_divide():
     rows = segments("hand:x", "a", ("reach", 0)) + segments("rule:y", "b", ("reach", 0))
     with pytest.raises(InputError, match=r"0 episode\(s\) have a subtask of two observers"):
-        boundary_agreement(rows, {"a": 20.0, "b": 20.0})
+        measure_boundary_agreement(rows, {"a": 20.0, "b": 20.0})

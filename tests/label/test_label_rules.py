@@ -20,9 +20,9 @@ from twinloop.label.rules_builtin import (
     SubtasksFromGripper,
     SubtasksFromStates,
     SuccessFromGripper,
-    gripper_cycles,
+    find_gripper_cycles,
 )
-from twinloop.stats import match_moments
+from twinloop.stats import match_times
 from twinloop.tasks.pick_and_place_expert import ExpertPhase
 from twinloop.twin import load_twin
 
@@ -137,12 +137,12 @@ def test_gripper_rounds_of_motions_drawn_by_hand():
         return np.concatenate([np.full(20, levels[0]), *(np.linspace(a, b, 12)[1:].tolist() + [b] * 20
                                for a, b in itertools.pairwise(levels))])  # fmt: skip
 
-    (one,) = gripper_cycles(drawn(0.8, 0.2, 0.8))
+    (one,) = find_gripper_cycles(drawn(0.8, 0.2, 0.8))
     assert (one.closes, one.closed, one.opens, one.opened) == (20, 29, 51, 60)  # within a tenth of each change
-    assert gripper_cycles(drawn(0.5, 0.5)) is None
-    assert gripper_cycles(drawn(0.2, 0.8)) == []
+    assert find_gripper_cycles(drawn(0.5, 0.5)) is None
+    assert find_gripper_cycles(drawn(0.2, 0.8)) == []
     noise = 0.01 * np.random.default_rng(0).normal(size=20 + 4 * 31)
-    rounds = gripper_cycles(drawn(0.1, 0.8, 0.2, 0.8, 0.1) + noise)
+    rounds = find_gripper_cycles(drawn(0.1, 0.8, 0.2, 0.8, 0.1) + noise)
     assert [cycle.opens is not None for cycle in rounds] == [True, False]
     values = np.column_stack([np.linspace(0, 3, len(noise)), 100 * (drawn(0.1, 0.8, 0.2, 0.8, 0.1) + noise)])
     words = [word for word, *_ in said(SubtasksFromGripper(), recorded(values, ["base", "gripper"]))]
@@ -187,14 +187,14 @@ def test_rules_of_users_come_in_by_file_and_as_sql(tmp_path):
     rule = open_rule(str(path))
     assert isinstance(rule, SqlRule)
     rows = pa.table({"episode_id": ["a"], "value": [True], "first_frame": [3], "last_frame": [4]})
-    ((episode, finding),) = rule.findings(rows)
+    ((episode, finding),) = rule.read_findings(rows)
     assert (episode, finding.kind, finding.value, finding.first_frame) == ("a", "tag", "yes", 3)
     with pytest.raises(UnknownNameError, match="Unknown column 'valu' in the rows of the rule tag/short"):
-        rule.findings(pa.table({"episode_id": ["a"], "valu": [True]}))
+        rule.read_findings(pa.table({"episode_id": ["a"], "valu": [True]}))
     with pytest.raises(InputError, match="gives no column value"):
-        rule.findings(pa.table({"episode_id": ["a"]}))
+        rule.read_findings(pa.table({"episode_id": ["a"]}))
     with pytest.raises(InputError, match="without episode_id or value"):
-        rule.findings(pa.table({"episode_id": ["a"], "value": pa.array([None], pa.string())}))
+        rule.read_findings(pa.table({"episode_id": ["a"], "value": pa.array([None], pa.string())}))
     path.write_text("name: x\nsq: SELECT 1\n")
     with pytest.raises(UnknownNameError, match="Unknown key 'sq' in .*short.yaml. Nearest existing: sql"):
         open_rule(str(path))
@@ -213,7 +213,7 @@ def test_planted_failures_and_phases_over_many_worlds(twin):
         if not fault:
             told = np.array([int(np.argmax(phases[world] == phase)) for phase in TOLD.values()])
             found = np.array([first for word, first, _ in said(SubtasksFromStates(), made) if word != "reach"])
-            match = match_moments(told, found, 0.2 * task.twin.control_hz + 1e-6)
+            match = match_times(told, found, 0.2 * task.twin.control_hz + 1e-6)
             matched, total = matched + len(match.first), total + len(told)
             late += ((found[match.second] - told[match.first]) / task.twin.control_hz).tolist()
     assert right >= 0.97 * len(faults)

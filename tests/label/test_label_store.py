@@ -12,7 +12,7 @@ import pytest
 from support.labelled import workspace
 from twinloop.catalog import Workspace
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import ReviewRecord, retract
+from twinloop.catalog.labels import ReviewRecord, retract_labels
 from twinloop.core.errors import InputError, UnknownNameError
 
 
@@ -59,14 +59,14 @@ def test_subtasks_are_one_statement_and_tags_stand_alone(made):
     assert [row[0] for row in held(ws, ids[0], "tag")] == ["blurry", "night"]
     ws.label([part(ids[0], "grasp", 13, 20)], add=True)
     assert held(ws, ids[0], "subtask") == [("reach", "ada", 0, 12), ("grasp", "ada", 13, 20)]
-    assert retract(ws, [ids[0]], "tag", author="ada", value="blurry") == 1
+    assert retract_labels(ws, [ids[0]], "tag", author="ada", value="blurry") == 1
     assert [row[0] for row in held(ws, ids[0], "tag")] == ["night"]
-    assert retract(ws, [ids[0]], "subtask", author="ada") == 2
+    assert retract_labels(ws, [ids[0]], "subtask", author="ada") == 2
     assert held(ws, ids[0], "subtask") == []
     ws.label([one(ids[0], "tag", "blurry")])
     assert [row[0] for row in held(ws, ids[0], "tag")] == ["blurry", "night"]
     with pytest.raises(InputError, match="hand:bob gave no tag 'night' to these 1 episodes"):
-        retract(ws, [ids[0]], "tag", author="bob", value="night")
+        retract_labels(ws, [ids[0]], "tag", author="bob", value="night")
 
 
 def test_who_looks_again_takes_back_what_no_longer_shows(made):
@@ -182,7 +182,7 @@ def test_unknown_and_buried_episodes_are_refused_with_what_exists(made):
     near = ids[0][:-4] + "0000"
     with pytest.raises(UnknownNameError, match=f"Unknown episode '{near}'.*which has 6 episodes.*{ids[0]}"):
         ws.label([one(near, "success", "yes")])
-    ws.bury([ids[1]], "no cube", "ada")
+    ws.exclude_episodes([ids[1]], "no cube", "ada")
     with pytest.raises(InputError, match=rf"Episode {ids[1][:12]} is excluded \(no cube\). Include it with"):
         ws.label([one(ids[0], "success", "yes"), one(ids[1], "success", "yes")])
     assert count(ws) == 0
@@ -227,8 +227,8 @@ class Dying:
             if number == after: os.kill(os.getpid(), signal.SIGKILL)
             self._connection.execute(sql, row)
 
-inner = labels._commit
-labels._commit = lambda connection, *args, **kwargs: inner(Dying(connection), *args, **kwargs)
+inner = labels._commit_statements
+labels._commit_statements = lambda connection, *args, **kwargs: inner(Dying(connection), *args, **kwargs)
 ws.label(rows)
 """
 

@@ -146,7 +146,7 @@ def test_the_last_command_is_what_the_robot_was_told():
     np.testing.assert_array_equal(policy.asked[0][LAST_COMMAND], [[7, 7], [2, 2]])  # the reading where none is known
     acting.act(_seen([3, 4]))
     np.testing.assert_array_equal(policy.asked[1][LAST_COMMAND], first)
-    acting.sent([[0.5, 0.5], [0.25, 0.25]])
+    acting.set_sent_commands([[0.5, 0.5], [0.25, 0.25]])
     acting.act(_seen([3, 4]))
     np.testing.assert_array_equal(policy.asked[2][LAST_COMMAND], [[0.5, 0.5], [0.25, 0.25]])
 

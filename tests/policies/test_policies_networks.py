@@ -12,7 +12,7 @@ from twinloop.policies import KINDS, LAST_COMMAND, Statistics, new_policy
 
 torch = pytest.importorskip("torch")
 
-from twinloop.policies.act import Attention, places  # noqa: E402
+from twinloop.policies.act import Attention, position_encodings  # noqa: E402
 from twinloop.policies.network import SpatialSoftmax  # noqa: E402
 
 
@@ -99,7 +99,7 @@ def test_the_divergence_is_that_of_two_normals():
         inputs = policy._inputs(rows, None)
         action = policy.normalizer(ACTION, rows[ACTION].float())
         mean, log_variance = policy.network.posterior(
-            policy.network.encoder.of_vectors(inputs), action, torch.zeros(7, 4, dtype=torch.bool)
+            policy.network.encoder.encode_vectors(inputs), action, torch.zeros(7, 4, dtype=torch.bool)
         )
     spread = torch.distributions.Normal(mean, (log_variance / 2).exp())
     known = torch.distributions.kl_divergence(spread, torch.distributions.Normal(0.0, 1.0)).sum(dim=-1)
@@ -227,7 +227,7 @@ def test_attention_is_its_formula():
 
 
 def test_places_are_the_sines_of_the_paper():
-    found = places(7, 8)
+    found = position_encodings(7, 8)
     assert found[5, 2].item() == pytest.approx(np.sin(5 / 10_000 ** (2 / 8)), abs=1e-6)
     assert found[5, 7].item() == pytest.approx(np.cos(5 / 10_000 ** (6 / 8)), abs=1e-6)
 

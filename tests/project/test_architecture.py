@@ -46,7 +46,7 @@ ROBOT_OR_TASK = re.compile(
     r"|shoulder_(pan|lift)|elbow_flex|wrist_(flex|roll)|xl330|double_pendulum|simple_pendulum|planar_square",
     re.IGNORECASE,
 )
-LIBRARY = ("tasks/", "twin/library.py", "workflows/demo/")
+LIBRARY = ("tasks/", "twin/robot_names.py", "workflows/demo/")
 
 
 def names_of_robots_and_tasks() -> set[str]:
@@ -76,7 +76,7 @@ NAMED = {
     "hardware/lerobot.py": "drives robots under LeRobot's names of them and of their joints",
     "randomize/boxes.py": "shows an example in an error",
     "randomize/options.py": "shows an example in an error",
-    "workflows/scenario/ask.py": "shows an example in an error",
+    "workflows/scenario/interventions.py": "shows an example in an error",
 }
 
 
@@ -101,34 +101,34 @@ def test_no_files_import_each_other_in_a_circle():
 # Most lines of each package. Whoever raises one says in the commit what the lines are worth; who falls SLACK below one
 # lowers it, so that what was saved stays saved.
 CEILINGS = {
-    "catalog": 6_600,
-    "checks": 1_100,
-    "cli": 1_400,
-    "core": 3_800,
-    "curate": 6_200,
-    "dataset": 19_750,
-    "encoders": 1_200,
+    "catalog": 6640,
+    "checks": 1100,
+    "cli": 1400,
+    "core": 3810,
+    "curate": 6270,
+    "dataset": 19950,
+    "encoders": 1200,
     "envs": 950,
-    "evaluate": 1_950,
-    "gap": 9_500,
-    "generate": 2_750,
-    "hardware": 3_450,
-    "identify": 6_150,
-    "label": 1_000,
-    "policies": 2_000,
-    "randomize": 2_950,
-    "release": 8_850,
-    "render": 5_700,
-    "report": 2_650,
-    "rollout": 3_150,
-    "scenario": 1_800,
-    "sensors": 4_550,
-    "simulate": 4_150,
-    "stats": 7_600,
-    "tasks": 2_700,
-    "train": 4_250,
-    "twin": 6_800,
-    "workflows": 18_150,
+    "evaluate": 1950,
+    "gap": 9640,
+    "generate": 2770,
+    "hardware": 3460,
+    "identify": 6210,
+    "label": 1000,
+    "policies": 2000,
+    "randomize": 2950,
+    "release": 8920,
+    "render": 5720,
+    "report": 2650,
+    "rollout": 3180,
+    "scenario": 1800,
+    "sensors": 4570,
+    "simulate": 4150,
+    "stats": 7600,
+    "tasks": 2700,
+    "train": 4270,
+    "twin": 6880,
+    "workflows": 18350,
 }
 SLACK = 150
 
@@ -170,7 +170,7 @@ def _ends(tree: ast.AST) -> Iterator[str]:
 
 def suffixes_of_paths(tree: ast.AST) -> list[str]:
     """Return the quantities that a file recognizes by the end of a path."""
-    ends = {f"/{kind.word}" for kind in QUANTITIES if kind.quantity}
+    ends = {f"/{kind.last_name}" for kind in QUANTITIES if kind.quantity}
     return [text for text in _ends(tree) if text in ends]
 
 

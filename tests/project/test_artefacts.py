@@ -39,7 +39,7 @@ def test_the_workspace_is_whole_and_answers(cell, monkeypatch):
         assert {"first", "picks", "images", "imported", "identified"} <= set(batches)
         assert ws.query("SELECT count(*) AS n FROM frames").to_pylist()[0]["n"] > 100
         assert ws.query("SELECT count(*) AS n FROM scores").to_pylist()[0]["n"] > 10
-        assert len(ws.frozen("two").episode_ids) == 4
+        assert len(ws.find_dataset_version("two").episode_ids) == 4
 
 
 def test_datasets_are_read(cell):

@@ -7,11 +7,11 @@ from benchmarks.error_rates.logs.run import Trial, _defect_row
 from benchmarks.speed import gpu
 from twinloop.curate.plan import FillTarget
 from twinloop.stats import clopper_pearson
-from twinloop.stats.matched import PairedCounts
+from twinloop.stats.matched_trials import PairedCounts
 from twinloop.workflows.coverage.next_plan import target_lines
-from twinloop.workflows.coverage.words import failing_words
-from twinloop.workflows.scenario.ask import _of
-from twinloop.workflows.scenario.circle import ScenarioChange, changes_table
+from twinloop.workflows.coverage.result_text import format_failure_rate
+from twinloop.workflows.scenario.interventions import _format_rate
+from twinloop.workflows.scenario.retrain import ScenarioChange, changes_table
 
 
 def test_success_before_and_after_is_printed_with_intervals():
@@ -23,9 +23,9 @@ def test_success_before_and_after_is_printed_with_intervals():
 
 
 def test_failures_of_a_hole_are_printed_with_their_interval():
-    assert failing_words(0.0, 21) == "0% [0%, 15%]"
-    assert failing_words(0.5, 2) == "50% [9%, 91%]"
-    assert failing_words(float("nan"), 0) == "–"
+    assert format_failure_rate(0.0, 21) == "0% [0%, 15%]"
+    assert format_failure_rate(0.5, 2) == "50% [9%, 91%]"
+    assert format_failure_rate(float("nan"), 0) == "–"
 
 
 def test_planted_defects_of_a_log_are_counted_with_intervals():
@@ -48,4 +48,4 @@ def test_one_world_that_succeeds_is_no_certainty():
     rates = {"steps_per_s": 1.0, "bare_steps_per_s": 1.0, "trajectories_per_s": 1.0, "successful_per_s": 1.0}
     row = {"worlds": 1, "ratio": 1.0, "success": 1.0, "memory_bytes": 0, **rates}
     assert gpu._cells(row)[-2] == "100.0% [2.5%, 100.0%]"
-    assert _of(0.5, 4, 0.95) == "50% [7%, 93%]"
+    assert _format_rate(0.5, 4, 0.95) == "50% [7%, 93%]"

@@ -78,8 +78,8 @@ def test_simpler_rows_to_four_digits(task):
 
 def test_simpler_averages():
     (_, real_a, sim_a), (_, real_b, sim_b) = SIMPLER["open_drawer"][0], SIMPLER["close_drawer"][0]
-    real = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table(real, 27) for real in (real_a, real_b)])
-    sim = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table(sim, 27) for sim in (sim_a, sim_b)])
+    real = PolicyScoreMatrix.average_tasks([PolicyScoreMatrix.of_table(real, 27) for real in (real_a, real_b)])
+    sim = PolicyScoreMatrix.average_tasks([PolicyScoreMatrix.of_table(sim, 27) for sim in (sim_a, sim_b)])
     assert ranking.mmrv(real=real.mean, sim=sim.mean) == pytest.approx(0.0555, abs=5.1e-5)
     assert ranking.pearson(real=real.mean, sim=sim.mean) == pytest.approx(0.9159, abs=5.1e-5)
     rows = [row[1] for row in SIMPLER.values()]
@@ -153,7 +153,7 @@ def _rollouts():
     folder = Path(os.environ.get("TWINLOOP_DATA", "")) / "dfki_double_pendulum"
     if not (folder / "real_rollouts").is_dir():
         pytest.skip("TWINLOOP_DATA holds no dfki_double_pendulum/real_rollouts")
-    episodes = [raw.episode() for raw in read_rollouts(folder)]
+    episodes = [raw.to_episode() for raw in read_rollouts(folder)]
     success = [bool(outcome_of(episode).success) for episode in episodes]
     return Trials(
         policy=tuple(episode.task for episode in episodes),

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from support.docs_sections import section
-from twinloop.generate import resolve
+from twinloop.generate import resolve_config
 from twinloop.generate.config import load_plan
 from twinloop.randomize import make_design
 from twinloop.randomize.constraints import LEAST_ACCEPTED, parse_constraint
@@ -22,7 +22,7 @@ SECTIONS = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)
 @pytest.mark.parametrize("text", SECTIONS)
 def test_every_section_is_a_plan(text, tmp_path):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": yaml.safe_load(text)}
-    plan = load_plan(resolve(value, where="docs/guides/randomize.md", folder=tmp_path, episodes=64))
+    plan = load_plan(resolve_config(value, where="docs/guides/randomize.md", folder=tmp_path, episodes=64))
     assert plan.draw(range(64)).nworld == 64
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.generate import resolve
+from twinloop.generate import resolve_config
 from twinloop.randomize import section_plan
 from twinloop.twin import load_twin
 
@@ -59,10 +59,10 @@ def test_a_constraint_runs_no_code():
 def test_identified_names_a_folder(tmp_path, run):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": {"identified": run}}
     with pytest.raises(InputError, match="the folder that `twinloop identify --output` wrote; given"):
-        resolve(value, where="g", folder=tmp_path)
+        resolve_config(value, where="g", folder=tmp_path)
 
 
 def test_alternatives_of_one_value_are_told_in_one_line(tmp_path):
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": "defaut"}
     with pytest.raises(InputError, match=r"  randomization: .*mapping.*, or: .*'default' \(given: 'defaut'\)$"):
-        resolve(value, where="g", folder=tmp_path)
+        resolve_config(value, where="g", folder=tmp_path)

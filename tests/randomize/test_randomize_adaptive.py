@@ -13,8 +13,8 @@ from twinloop.core.errors import BoundsError, InputError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
 from twinloop.core.seeds import uniforms
-from twinloop.generate import generate_states, resolve
-from twinloop.generate.batches import boundary_counts, history, known_plan, rounds_left
+from twinloop.generate import generate_states, resolve_config
+from twinloop.generate.batches import adaptive_history, count_boundaries, find_ready_blocks, with_known_rounds
 from twinloop.randomize import Plan, make_design, section_plan
 from twinloop.randomize.plan import ADAPTIVE_BOUNDARY
 from twinloop.twin import load_twin
@@ -34,7 +34,7 @@ def config(parallel_envs, episodes, folder, **options):
         "randomization": {"adaptive": {"names": [SLIDE, MASS], "every": 64, "buffer": 16, **options}},
         "rollout": {"parallel_envs": parallel_envs},
     }
-    return resolve(value, where="t", folder=folder, episodes=episodes)
+    return resolve_config(value, where="t", folder=folder, episodes=episodes)
 
 
 def made_up_success(table, numbers, low=0.25, high=0.09):
@@ -47,18 +47,18 @@ def run(cfg, one, judge=made_up_success):
     """The loop of `generate`, its physics replaced by a function of the parameters."""
     outcomes = []
     while len(outcomes) * cfg.block_size < cfg.episodes:
-        blocks, rounds = rounds_left(cfg, one, outcomes, len(outcomes))
+        blocks, rounds = find_ready_blocks(cfg, one, outcomes, len(outcomes))
         for block in blocks:
             start = block * cfg.block_size
             numbers = np.arange(start, min(start + cfg.block_size, cfg.episodes))
-            known = one.knowing(rounds)
-            outcomes.append(boundary_counts(known, numbers, judge(known.draw(numbers), numbers)))
+            known = one.with_rounds(rounds)
+            outcomes.append(count_boundaries(known, numbers, judge(known.draw(numbers), numbers)))
     return outcomes
 
 
 def test_a_planted_boundary_of_success_is_found_and_kept(tmp_path):
     one, cfg = plan(), config(64, 6400, tmp_path)
-    record = history(cfg, one, run(cfg, one))
+    record = adaptive_history(cfg, one, run(cfg, one))
     (low, high), (lightest, heaviest) = record["ranges"][SLIDE], record["ranges"][MASS]
     steps = dict(zip(one.adaptive.names, one.adaptive.step, strict=True))
     assert abs(low - 0.25) <= 2 * steps[SLIDE]
@@ -77,7 +77,7 @@ def test_a_range_that_is_too_wide_narrows_as_far_as_its_anchor(tmp_path):
     options = {"start": {SLIDE: [0.1, 1.9], MASS: [0.02, 0.04]}, "names": [SLIDE, MASS]}
     cfg = config(64, 6400, tmp_path, **options)
     one = plan(**options)
-    record = history(cfg, one, run(cfg, one, judge=lambda table, numbers: np.zeros(len(numbers), dtype=bool)))
+    record = adaptive_history(cfg, one, run(cfg, one, judge=lambda table, numbers: np.zeros(len(numbers), dtype=bool)))
     nominal = SO101.params[SLIDE].nominal
     assert record["ranges"][SLIDE] == [pytest.approx(nominal), pytest.approx(nominal)]
 
@@ -88,7 +88,7 @@ def test_ranges_follow_from_the_episodes_and_not_from_how_they_are_blocked(tmp_p
     for envs in (64, 16, 7):
         cfg = config(envs, 640, tmp_path)
         assert 64 % cfg.block_size == 0
-        records.append(history(cfg, one, run(cfg, one)))
+        records.append(adaptive_history(cfg, one, run(cfg, one)))
     assert records[0] == records[1] == records[2]
 
 
@@ -96,11 +96,11 @@ def test_a_stopped_run_goes_on_with_the_ranges_of_an_unbroken_one(tmp_path):
     cfg, one = config(16, 640, tmp_path), plan()
     outcomes = run(cfg, one)
     for done in (0, 3, 4, 17, len(outcomes) - 1):
-        blocks, rounds = rounds_left(cfg, one, outcomes[:done], done)
+        blocks, rounds = find_ready_blocks(cfg, one, outcomes[:done], done)
         number = done * cfg.block_size // 64
         assert blocks[0] == done
         assert list(rounds) == [number]
-        assert rounds[number] == known_plan(cfg, one, outcomes).adaptive.rounds.get(number)
+        assert rounds[number] == with_known_rounds(cfg, one, outcomes).adaptive.rounds.get(number)
 
 
 @settings(max_examples=20, deadline=None)
@@ -114,7 +114,7 @@ def test_an_episode_draws_the_same_alone(episodes, seed):
 
 def test_half_of_the_episodes_stand_at_a_boundary_and_each_as_often():
     one = plan(start={SLIDE: [0.3, 0.9], MASS: [0.02, 0.06]}, every=100_000)
-    drawn = one.worlds(range(8000))
+    drawn = one.draw_worlds(range(8000))
     counts = np.bincount(drawn.boundary + 1, minlength=5)
     assert counts[0] == pytest.approx(4000, abs=180)
     np.testing.assert_allclose(counts[1:], 1000, atol=120)
@@ -124,14 +124,14 @@ def test_half_of_the_episodes_stand_at_a_boundary_and_each_as_often():
     assert free.min() > 0.3
     assert free.max() < 0.9
     assert free.mean() == pytest.approx(0.6, abs=0.01)
-    note = one.notes(drawn)[int(np.flatnonzero(drawn.boundary == 3)[0])]
+    note = one.world_notes(drawn)[int(np.flatnonzero(drawn.boundary == 3)[0])]
     assert note == {ADAPTIVE_BOUNDARY: f"{SLIDE} high"}
 
 
 def test_a_round_that_was_not_reached_has_no_ranges():
     with pytest.raises(InputError, match=r"ranges of round 1 \(episodes from 64\) follow from the episodes before it"):
         plan().draw([3, 64])
-    later = plan().knowing({1: ((0.02, 0.03), (0.2, 0.8))})
+    later = plan().with_rounds({1: ((0.02, 0.03), (0.2, 0.8))})
     values = later.draw(range(64, 128))[SLIDE]
     assert 0.2 <= values.min() < 0.25
     assert later.hash != plan().hash
@@ -140,7 +140,7 @@ def test_a_round_that_was_not_reached_has_no_ranges():
 def test_a_design_places_what_is_adaptive_too():
     one = plan(start={SLIDE: [0.3, 0.9]})
     spread = Plan(twin=SO101, run_seed=0, draws=one.draws, design=make_design("sobol", episodes=64, where="t"))
-    free = spread.worlds(range(64))
+    free = spread.draw_worlds(range(64))
     inside = free.table[SLIDE][free.boundary == -1]
     strata = np.floor((inside - 0.3) / 0.6 * 64).astype(int)
     assert np.unique(strata).size == strata.size
@@ -217,7 +217,7 @@ def test_generated_rounds_are_the_same_bytes_on_two_workers_and_after_a_stop(tmp
         "randomization": {"default": True, "adaptive": {"names": [SLIDE], "every": 8, "buffer": 2, "step": 0.4}},
         "rollout": {"parallel_envs": 4},
     }
-    full = resolve(value, where="t", folder=tmp_path, episodes=24)
+    full = resolve_config(value, where="t", folder=tmp_path, episodes=24)
     generate_states(full, tmp_path / "one")
     generate_states(full, tmp_path / "two", workers=2)
     with pytest.raises(KeyboardInterrupt):

@@ -16,7 +16,7 @@ from twinloop.randomize.constraints import Constraint, RejectionLog, parse_const
 from twinloop.randomize.distributions import LogUniform, MultivariateNormal, Uniform
 from twinloop.randomize.draws import JointDraw
 from twinloop.tasks import open_task
-from twinloop.tasks.hand import FITS, jaw_openings, object_fits
+from twinloop.tasks.hand import FITS, measure_jaw_openings, object_fits_constraint
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")
@@ -126,16 +126,16 @@ def test_what_a_constraint_does_not_read_keeps_its_draws():
 @given(episodes=st.lists(st.integers(0, 10**6), min_size=1, max_size=6))
 def test_an_episode_is_drawn_again_the_same_alone(episodes):
     one = plan(f"{X} + {Y} > 0.33", design="sobol")
-    together = one.worlds(episodes)
+    together = one.draw_worlds(episodes)
     for row, episode in enumerate(episodes):
-        alone = one.worlds([episode])
+        alone = one.draw_worlds([episode])
         np.testing.assert_array_equal(together.table.values[row], alone.table.values[0])
         assert together.redraws[row] == alone.redraws[0]
 
 
 def test_refusals_measure_the_acceptance():
     """The corner x + y > 0.33 of the square is 0.07² / 2 of 0.2²."""
-    redraws = plan(f"{X} + {Y} > 0.33").worlds(range(3000)).redraws
+    redraws = plan(f"{X} + {Y} > 0.33").draw_worlds(range(3000)).redraws
     rate = 3000 / (3000 + redraws.sum())
     assert rate == pytest.approx(0.07**2 / 2 / 0.2**2, rel=0.06)
 
@@ -164,7 +164,7 @@ def test_redrawing_ends():
     rejection = RejectionLog([never], 1)
     table = ParamTable(names=(X,), values=np.zeros((1, 1)))
     with pytest.raises(InputError, match="'never' held for 0 of 10001 candidates"):
-        while len(rejection.refused(table, np.array([0]))):
+        while len(rejection.find_rejected(table, np.array([0]))):
             rejection.next_redraw()
 
 
@@ -227,18 +227,20 @@ def touches(twin, task, width, height):
 @pytest.mark.parametrize("height", [0.015, 0.03, 0.04])
 def test_what_is_narrower_than_the_opening_goes_in_and_what_is_wider_does_not(twin, height):
     task = open_task("pick_and_place", twin)
-    opening = jaw_openings(twin, task.hand, height)[1][-1]
+    opening = measure_jaw_openings(twin, task.hand, height)[1][-1]
     assert not touches(twin, task, opening - 0.001, height)
     assert touches(twin, task, opening + 0.001, height)
 
 
 def test_the_jaws_open_as_wide_as_their_maker_says():
-    assert jaw_openings(PANDA, open_task("pick_and_place", PANDA).hand, 0.04)[1][-1] == pytest.approx(0.08, abs=1e-6)
+    assert measure_jaw_openings(PANDA, open_task("pick_and_place", PANDA).hand, 0.04)[1][-1] == pytest.approx(
+        0.08, abs=1e-6
+    )
 
 
 def test_an_object_fits_where_its_wider_side_does():
     """The Panda's cube has sides of 50 mm; 78 mm go in with the clearance. Its fingers are 48 mm long."""
-    fits = object_fits(PANDA, open_task("pick_and_place", PANDA).hand, "cube", tips=0.01)
+    fits = object_fits_constraint(PANDA, open_task("pick_and_place", PANDA).hand, "cube", tips=0.01)
     names = ("object/cube/size", "object/cube/size/x", "object/cube/size/y")
     table = ParamTable(names=names, values=np.array([[1, 1, 1.55], [1, 1, 1.57], [1.1, 1.45, 0.2], [1.3, 1, 1]]))
     assert fits.holds(table).tolist() == [True, False, False, False]

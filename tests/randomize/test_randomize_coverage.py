@@ -15,12 +15,12 @@ from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import generate_states, resolve
+from twinloop.generate import generate_states, resolve_config
 from twinloop.generate.coverage import dataset_coverage
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws
+from twinloop.randomize.axes import MarginAxis, plan_axes, to_unit_cube
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter, expected_occupancy
 from twinloop.randomize.distributions import Choice, LogUniform, MultivariateNormal, TruncatedNormal, Uniform
-from twinloop.randomize.margins import MarginAxis, margins, to_unit
 from twinloop.twin import load_twin
 
 SO101 = load_twin("so101_tabletop")
@@ -59,7 +59,7 @@ def test_independent_draws_hit_as_many_cells_as_the_closed_form_says():
 
 
 def test_counts_are_those_of_a_slow_count():
-    axes = [*cube(3), *margins(Plan(twin=SO101, run_seed=0, draws=(table_texture((3, 1, 1)),)))]
+    axes = [*cube(3), *plan_axes(Plan(twin=SO101, run_seed=0, draws=(table_texture((3, 1, 1)),)))]
     u = uniforms(3, "slow", range(40), size=4)
     u[:, 3] = np.array([0.3, 0.7, 0.9])[(u[:, 3] * 3).astype(int)]
     result = counted(u, axes, strength=3)
@@ -145,9 +145,9 @@ def test_every_kind_of_draw_is_uniform_in_its_cumulative_probability():
         Draw(names=("object/cube/yaw",), distribution=Uniform(low=0, high=1), scope="step"),
     )
     plan = Plan(twin=SO101, run_seed=1, draws=draws)
-    axes = margins(plan)
+    axes = plan_axes(plan)
     assert [axis.name for axis in axes][3] == "sensor/shoulder_pan/offset and 5 more"
-    u = to_unit(axes, plan.draw(range(3000)))
+    u = to_unit_cube(axes, plan.draw(range(3000)))
     assert u.shape == (3000, 4)
     for axis, column in zip(axes, u.T, strict=True):
         assert stats.kstest(column, "uniform").pvalue > 1e-3
@@ -160,10 +160,10 @@ def test_a_correlation_leaves_corners_of_the_square_empty():
     plan = Plan(
         twin=SO101, run_seed=1, draws=(JointDraw(names=names, distribution=normal, transforms=("log", "identity")),)
     )
-    u = to_unit(margins(plan), plan.draw(range(3000)))
+    u = to_unit_cube(plan_axes(plan), plan.draw(range(3000)))
     for column in u.T:
         assert stats.kstest(column, "uniform").pvalue > 1e-3
-    hole = counted(u, margins(plan))["pairs"]["hole"]
+    hole = counted(u, plan_axes(plan))["pairs"]["hole"]
     assert hole["by_chance"] < 1e-6
     assert (hole["high"][0] - 9.0) * (hole["low"][1] - 0.6) <= 0 or (hole["low"][0] - 9.0) * (
         hole["high"][1] - 0.6
@@ -194,7 +194,7 @@ def dataset(tmp_path_factory):
         },
         "rollout": {"parallel_envs": 8},
     }
-    result = generate_states(resolve(value, where="t", folder=folder), folder / "batch")
+    result = generate_states(resolve_config(value, where="t", folder=folder), folder / "batch")
     return folder / "batch", result
 
 
@@ -238,4 +238,4 @@ def test_what_was_not_generated_has_no_parameter_space(tmp_path):
 def test_the_default_ranges_have_an_axis_each():
     plan = Plan(twin=SO101, run_seed=0, draws=tuple(default_draws(SO101)))
     episode = [draw for draw in plan.draws if draw.scope == "episode"]
-    assert len(margins(plan)) == len(episode)
+    assert len(plan_axes(plan)) == len(episode)

@@ -8,7 +8,7 @@ import pytest
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.generate import resolve
+from twinloop.generate import resolve_config
 from twinloop.generate.config import load_plan
 from twinloop.randomize import default_draws, section_plan
 from twinloop.twin import load_twin
@@ -34,7 +34,7 @@ def plan(section, **options):
 def config(section, folder):
     write_json(folder / "run" / "result.json", {"distribution": IDENTIFIED.to_json()})
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "randomization": section}
-    return resolve(value, where="g.yaml", folder=folder)
+    return resolve_config(value, where="g.yaml", folder=folder)
 
 
 def drawn(one):

@@ -58,7 +58,7 @@ def test_a_choice_lies_in_the_middle_of_its_step_and_weighs_its_probability():
 
 def weighted(target, proposal, *, op="absolute", seed=0, count=20_000):
     draw = Draw(names=(MASS,), distribution=target, proposal=proposal, op=op)
-    return Plan(twin=SO101, run_seed=seed, draws=(draw,)).worlds(range(count))
+    return Plan(twin=SO101, run_seed=seed, draws=(draw,)).draw_worlds(range(count))
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_a_proposal_is_written_beside_its_range():
     section = {"physics": {"object_mass_g": {"low": 20, "high": 100, "proposal": [20, 110]}}}
     draws, _ = parse_randomization(section, SO101, where="g.yaml")
     plan = Plan(twin=SO101, run_seed=0, draws=tuple(draws))
-    drawn = plan.worlds(range(200))
+    drawn = plan.draw_worlds(range(200))
     outside = drawn.table[MASS] > 0.1
     assert 0 < outside.sum() < 60
     np.testing.assert_allclose(drawn.weight, np.where(outside, 0.0, 90 / 80))
-    assert plan.notes(drawn)[3] == {IMPORTANCE_WEIGHT: pytest.approx(float(drawn.weight[3]))}
+    assert plan.world_notes(drawn)[3] == {IMPORTANCE_WEIGHT: pytest.approx(float(drawn.weight[3]))}
     plain, _ = parse_randomization({"physics": {"object_mass_g": [20, 100]}}, SO101, where="g.yaml")
     assert Plan(twin=SO101, run_seed=0, draws=tuple(plain)).hash != plan.hash
 

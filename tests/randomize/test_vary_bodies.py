@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import arrays
 from support.worlds import HZ, make_world, run
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
-from twinloop.twin.compiling import prepare
+from twinloop.twin.compiling import prepare_spec
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities.rigid import scaled_inertia, second_moments
 from twinloop.twin.spec import ParamSpec
@@ -174,7 +174,7 @@ def test_a_payload_adds_to_the_inertia_as_a_point(payload, site, turn):
         </worldbody></mujoco>"""
     )
     specs = [ParamSpec(name="link/arm/payload", source="t")]
-    prepare(mjspec, specs)
+    prepare_spec(mjspec, specs)
     model = mjspec.compile()
     param = expand_params(model, specs, where="t")["link/arm/payload"]
     assert param.nominal == 0

@@ -12,7 +12,7 @@ from benchmarks.real_data.arm_windows import body_inertial
 from support.worlds import make_world, run
 from twinloop.core.errors import InputError
 from twinloop.twin.quantities.rigid import second_moments
-from twinloop.twin.quantities.rotation import matrix
+from twinloop.twin.quantities.rotation import rotation_matrix
 
 NAMES = ("alpha", "d1", "d2", "d3", "s12", "s13", "s23", "t1", "t2", "t3")
 BLOCK = """<body name="block" pos="0 0 1" euler="20 0 30"><freejoint/>
@@ -41,7 +41,7 @@ def possible(body):
 
 def pseudo_inertia(inertial):
     """4 × 4 in the body's frame, ``(n, 4, 4)``: second moments about its origin, first moments and the mass."""
-    turn, moments = matrix(inertial.quat), 0.5 * inertial.inertia.sum(-1, keepdims=True) - inertial.inertia
+    turn, moments = rotation_matrix(inertial.quat), 0.5 * inertial.inertia.sum(-1, keepdims=True) - inertial.inertia
     about_com = np.einsum("nij,nj,nkj->nik", turn, moments, turn)
     whole = np.zeros((len(inertial.mass), 4, 4))
     whole[:, :3, :3] = about_com + inertial.mass[:, None, None] * np.einsum("ni,nj->nij", inertial.com, inertial.com)
@@ -63,7 +63,7 @@ def test_the_pseudo_inertia_is_the_nominal_one_deformed(block, values):
     """J = T U J₀ Uᵀ Tᵀ, where T takes the nominal inertial frame to the body's."""
     nominal = body_inertial(block, block.table(1), "block")
     frame = np.eye(4)
-    frame[:3, :3], frame[:3, 3] = matrix(nominal.quat[0]), nominal.com[0]
+    frame[:3, :3], frame[:3, 3] = rotation_matrix(nominal.quat[0]), nominal.com[0]
     moments = 0.5 * nominal.inertia[0].sum() - nominal.inertia[0]
     own = np.diag([*moments, nominal.mass[0]])
     found = pseudo_inertia(body_inertial(block, table_of(block, values), "block"))
@@ -91,7 +91,7 @@ def test_axes_follow_small_deformations_without_a_jump(block):
         values = np.zeros((1, 10))
         values[0, column] = 1e-6
         found = body_inertial(block, table_of(block, values), "block")
-        assert np.abs(matrix(found.quat) - matrix(nominal.quat)).max() < 1e-4, NAMES[column]
+        assert np.abs(rotation_matrix(found.quat) - rotation_matrix(nominal.quat)).max() < 1e-4, NAMES[column]
         np.testing.assert_allclose(found.inertia, nominal.inertia, rtol=1e-4)
 
 

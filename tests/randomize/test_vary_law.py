@@ -14,7 +14,7 @@ from twinloop.randomize import Plan
 from twinloop.randomize.section import parse_randomization
 from twinloop.simulate import open_backend, rollout
 from twinloop.twin import load_twin
-from twinloop.twin.quantities import QUANTITIES, has_quantity, members
+from twinloop.twin.quantities import QUANTITIES, find_members, has_quantity
 
 SCENE = """<geom name="floor" type="plane" size="3 3 .1"/>
   <geom name="plate" type="box" size=".3 .3 .02" pos="0 0 .2"/>
@@ -38,7 +38,7 @@ def twin(tmp_path_factory):
         kind.path(name)
         for kind in QUANTITIES
         if kind.stage == "model" and kind.family in model_families and not kind.given
-        for name in members(plain, kind)
+        for name in find_members(plain, kind)
         if not kind.quantity.startswith("log_cholesky/")  # says what mass, com and inertia say
         if kind.quantity.startswith("com/") or kind.quantity == "payload" or has_quantity(plain, kind, name)
     ]

@@ -17,7 +17,14 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.release.envelope import Envelope, RobotMotion
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import JointLimits, PoseSpace, braked, fastest_towards, stopping_path, window
+from twinloop.release.envelope_space import (
+    JointLimits,
+    PoseSpace,
+    compute_braking_step,
+    compute_stoppable_speed,
+    compute_stopping_path,
+    compute_window,
+)
 from twinloop.twin import load_twin
 
 TWIN = load_twin("so101_tabletop")
@@ -46,9 +53,9 @@ def assert_within(envelope: Envelope, before: RobotMotion, ruling, round_off=1e-
     assert (position >= np.minimum(bounds.low, before.position) - round_off).all()
     assert (position <= np.maximum(bounds.high, before.position) + round_off).all()
     assert (np.abs(speed) <= bounds.speed + 1e-6).all()
-    assert (np.abs(speed - before.velocity) <= bounds.brake + 1e-6).all()
-    rest = stopping_path(ruling.motion.position, ruling.motion.velocity, bounds)
-    assert envelope.space.first_fault(np.concatenate([position[None], rest])) is None
+    assert (np.abs(speed - before.velocity) <= bounds.max_speed_change + 1e-6).all()
+    rest = compute_stopping_path(ruling.motion.position, ruling.motion.velocity, bounds)
+    assert envelope.space.find_first_fault(np.concatenate([position[None], rest])) is None
 
 
 @pytest.mark.parametrize("envelope", [ENVELOPE, BOXED], ids=["default", "boxed"])
@@ -69,13 +76,13 @@ def test_a_joint_can_always_stop_before_the_end_of_its_range(steps, acceleration
     bounds = limits(acceleration=[acceleration])
     position, velocity = np.array([0.3]), np.array([0.0])
     for step in steps:
-        allowed = window(position, velocity, bounds)
+        allowed = compute_window(position, velocity, bounds)
         assert (allowed.low <= allowed.high).all()
         goal = np.clip(position + step, allowed.low, allowed.high)
         position, velocity = goal, (goal - position) / bounds.dt
         stop, speed = position, velocity
         while np.abs(speed).max() > 1e-12:
-            stop, speed = braked(stop, speed, bounds)
+            stop, speed = compute_braking_step(stop, speed, bounds)
         assert -1 - 1e-9 <= stop[0] <= 1 + 1e-9
 
 
@@ -87,7 +94,7 @@ def test_the_closed_form_of_braking_is_what_braking_step_by_step_covers(speed, b
     while left > 0.0:
         left = max(left - brake, 0.0)
         covered += left / 30
-    assert fastest_towards(np.array([covered]), bounds)[0] == pytest.approx(speed, abs=1e-6)
+    assert compute_stoppable_speed(np.array([covered]), bounds)[0] == pytest.approx(speed, abs=1e-6)
 
 
 def test_a_command_within_the_limits_goes_through_bit_for_bit():
@@ -136,8 +143,8 @@ def test_the_arm_stops_above_the_table_and_says_what_was_in_the_way():
     seen, last = rules_on_the_way(ENVELOPE, down)
     assert "clearance" in seen
     assert "table" in last.reason
-    assert last.motion.at_rest
-    place = ENVELOPE.space.tool(last.motion.position)
+    assert last.motion.is_at_rest
+    place = ENVELOPE.space.compute_tool_position(last.motion.position)
     assert 0.0 < place[2] < 0.06
 
 
@@ -152,17 +159,17 @@ def test_the_tool_stays_in_its_box():
     seen, last = rules_on_the_way(envelope, off_home(50, 0, 0, 0, 0, 0))
     assert "workspace" in seen
     assert "the tool would be at y" in last.reason
-    assert 0.03 < abs(envelope.space.tool(last.motion.position)[1]) <= 0.05
+    assert 0.03 < abs(envelope.space.compute_tool_position(last.motion.position)[1]) <= 0.05
 
 
 def test_links_keep_their_distance_and_the_hand_may_close_on_itself():
     space = PoseSpace(TWIN, clearance=0.025)
     folded = TWIN.home()[0][TWIN.joint_qpos] + [0, -1.0, 1.0, 0.2, 0, 0]
     free = TWIN.home()[0][TWIN.joint_qpos]
-    assert space.first_fault(free[None]) is None
+    assert space.find_first_fault(free[None]) is None
     closed = np.where(np.arange(6) == 5, -0.17, free)
-    assert space.first_fault(closed[None]) is None
-    fault = space.first_fault(np.stack([free, folded]))
+    assert space.find_first_fault(closed[None]) is None
+    fault = space.find_first_fault(np.stack([free, folded]))
     assert fault is not None
     assert fault[0] == "clearance"
 
@@ -178,7 +185,7 @@ def test_clearance_to_the_table_is_what_measuring_each_shape_says():
         data.qpos[TWIN.joint_qpos] = pose
         mujoco.mj_kinematics(model, data)
         near = min(mujoco.mj_geomDistance(model, data, table, geom, 1.0, None) for geom in links)
-        fault = space.first_fault(pose[None])
+        fault = space.find_first_fault(pose[None])
         if abs(near - clearance) < 1e-4 or (fault is not None and "table" not in fault[1]):
             continue
         assert (near < clearance) == (fault is not None)
@@ -197,7 +204,7 @@ def moving() -> RobotMotion:
     motion = ENVELOPE.begin(HOME)
     for _ in range(8):
         motion = ENVELOPE.judge(motion, off_home(60, 0, 0, 0, 0, 0)).motion
-    assert not motion.at_rest
+    assert not motion.is_at_rest
     return motion
 
 
@@ -213,7 +220,7 @@ def moving() -> RobotMotion:
 )
 def test_what_is_no_command_makes_the_robot_brake_and_hold(wanted, said):
     motion, first = moving(), None
-    while not motion.at_rest:
+    while not motion.is_at_rest:
         ruling = ENVELOPE.judge(motion, wanted, HOME)
         assert_within(ENVELOPE, motion, ruling)
         first, motion = first or ruling, ruling.motion
@@ -258,7 +265,7 @@ def test_a_robot_that_stands_in_the_table_is_not_begun_with():
 
 def test_a_robot_outside_its_range_may_come_back_and_go_no_further():
     outside = replace(ENVELOPE.begin(HOME), position=ENVELOPE.limits.high * [1, 0, 0, 0, 0, 0] + [0.05, 0, 0, 0, 0, 0])
-    allowed = window(outside.position, outside.velocity, ENVELOPE.limits)
+    allowed = compute_window(outside.position, outside.velocity, ENVELOPE.limits)
     assert allowed.high[0] == outside.position[0]
     assert allowed.low[0] < outside.position[0]
 

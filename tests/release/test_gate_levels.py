@@ -15,7 +15,7 @@ from support.releases import evaluation
 from twinloop.core.decision import RuleVerdict
 from twinloop.release.gate import gate
 from twinloop.release.gate_config import parse_gate
-from twinloop.release.rules_effect import compare
+from twinloop.release.rules_effect import compare_pairs
 from twinloop.stats import paired_p_values
 
 OFF = {"waived": "not asked here"}
@@ -197,7 +197,7 @@ def wealth(off: np.ndarray, margin: float, sign: float = 1.0) -> float:
 @pytest.mark.parametrize("margin", [-0.1, -0.05, 0.0, 0.07])
 def test_p_values_and_limit_are_those_of_the_integrated_wealth(margin):
     off = np.random.default_rng(4).choice([-1.0, 0.0, 1.0], p=[0.1, 0.6, 0.3], size=40)
-    found = compare(off > 0, off < 0, [str(i) for i in range(40)], margin=margin, alpha=0.05, looks="any")
+    found = compare_pairs(off > 0, off < 0, [str(i) for i in range(40)], margin=margin, alpha=0.05, looks="any")
     assert found.p_value == pytest.approx(min(1.0, 1 / wealth(off, margin)), rel=1e-3)
     assert found.p_against == pytest.approx(min(1.0, 1 / wealth(off, margin, -1.0)), rel=1e-3)
     assert wealth(off, found.low) == pytest.approx(20.0, rel=0.03)
@@ -206,12 +206,14 @@ def test_p_values_and_limit_are_those_of_the_integrated_wealth(margin):
 def test_one_looks_only_where_every_slice_has_had_its_share():
     """Six slices won and six lost: whoever looked in the middle of the round would see six wins of six."""
     won = np.repeat([True, False], 6)
-    found = compare(won, ~won, [str(i) for i in range(12)], margin=0.0, alpha=0.05, looks="any")
+    found = compare_pairs(won, ~won, [str(i) for i in range(12)], margin=0.0, alpha=0.05, looks="any")
     assert found.p_value == 1.0
     assert found.low < 0.0
     twice = np.concatenate([np.ones(12, dtype=bool), np.zeros(12, dtype=bool)])
     slices = [str(i % 12) for i in range(24)]
-    first, both = (compare(twice[:n], ~twice[:n], slices[:n], margin=0.0, alpha=0.05, looks="any") for n in (12, 24))
+    first, both = (
+        compare_pairs(twice[:n], ~twice[:n], slices[:n], margin=0.0, alpha=0.05, looks="any") for n in (12, 24)
+    )
     assert both.p_value == first.p_value == pytest.approx(e_process_p(12, 0))  # what was shown at a look stays shown
     assert both.low == first.low > 0.0
 
@@ -219,14 +221,14 @@ def test_one_looks_only_where_every_slice_has_had_its_share():
 @pytest.mark.parametrize(("wins", "losses", "ties"), [(3, 1, 6), (2, 1, 7), (4, 1, 0), (3, 2, 5)])
 def test_the_pairs_that_are_said_to_be_missing_decide_if_all_goes_on_as_seen(wins, losses, ties):
     a, b = pairs(wins, losses, both=ties)
-    found = compare(a, b, ["one"] * len(a), margin=0.0, alpha=0.05, looks="any")
+    found = compare_pairs(a, b, ["one"] * len(a), margin=0.0, alpha=0.05, looks="any")
     decided = len(a) * next(times for times in range(1, 200) if e_process_p(wins * times, losses * times) <= 0.05)
     assert found.answer == "open"
     assert found.further is not None
     assert len(a) + found.further == pytest.approx(decided, rel=0.3)
-    assert compare(b, a, ["one"] * len(a), margin=0.0, alpha=0.05, looks="any").further is None
+    assert compare_pairs(b, a, ["one"] * len(a), margin=0.0, alpha=0.05, looks="any").further is None
 
 
 def test_nothing_is_missing_once_it_is_shown():
     a, b = pairs(40, 2)
-    assert compare(a, b, ["one"] * 42, margin=0.0, alpha=0.05, looks="any").further == 0
+    assert compare_pairs(a, b, ["one"] * 42, margin=0.0, alpha=0.05, looks="any").further == 0

@@ -15,11 +15,11 @@ from scipy.special import betainc, betaln
 from support.releases import evaluation
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import InputError
-from twinloop.release.evidence import in_turns
+from twinloop.release.evidence import interleave_slices
 from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import parse_gate, read_gate
-from twinloop.release.rules_conditions import intervals, regression_rule
-from twinloop.release.rules_effect import compare
+from twinloop.release.rules_conditions import compute_intervals, regression_rule
+from twinloop.release.rules_effect import compare_pairs
 from twinloop.release.version import TrainingRecord
 from twinloop.stats import (
     PairedCounts,
@@ -57,7 +57,7 @@ def decided(changes: dict | None = None, candidate=None, champion=None, known=No
 
 def test_a_good_candidate_passes_and_says_on_what():
     found = decided()
-    assert found.passed, found.lines()
+    assert found.passed, found.format_lines()
     assert [rule.rule for rule in found.rules] == [
         "evidence",
         "success",
@@ -71,7 +71,7 @@ def test_a_good_candidate_passes_and_says_on_what():
     assert found.rule("regressions").verdict == "waived"
     assert found.rule("success").evidence["pairs"] == N
     assert GateDecision.from_json(json.loads(json.dumps(found.to_json()))) == found
-    assert found.lines()[0] == "YES: new against old, on simulated trials alone"
+    assert found.format_lines()[0] == "YES: new against old, on simulated trials alone"
     assert len(found.evidence) == 2
 
 
@@ -126,7 +126,7 @@ def test_what_is_planted_is_refused_for_that_reason(name):
 
     found = decided(None, made("candidate", "new", 0.85, 1), made("champion", "old", 0.8, 2), planted.get("known"))
     assert not found.passed
-    assert found.rule(rule).verdict == verdict, found.lines()
+    assert found.rule(rule).verdict == verdict, found.format_lines()
     assert re.search(reason, found.rule(rule).reason), found.rule(rule).reason
     assert any(line.startswith(rule) for line in found.reasons)
 
@@ -258,9 +258,9 @@ def with_robot(won: int, lost: int, same: int = 60, changes: dict | None = None,
 @pytest.mark.parametrize("looks", ["any", "once"])
 def test_a_candidate_that_is_better_in_simulation_and_on_the_robot_passes(looks):
     found = with_robot(10, 2, changes={"looks": looks})
-    assert found.passed, found.lines()
+    assert found.passed, found.format_lines()
     assert found.robot_trials == 72
-    assert found.lines()[0] == "YES: new against old"
+    assert found.format_lines()[0] == "YES: new against old"
     assert found.rule("robot").asked == "on a robot not worse than old by 10 points or more"
     assert {key: found.rule("robot").evidence[key] for key in ("pairs", "wins", "losses", "margin")} == {
         "pairs": 72,
@@ -310,7 +310,7 @@ def test_trials_on_a_robot_are_waived_only_in_words_that_the_decision_keeps():
     found = with_robot(1, 15, 40, {"robot": {"waived": "the gripper was loose"}})
     assert found.passed
     assert (found.rule("robot").verdict, found.rule("robot").reason) == ("waived", "the gripper was loose")
-    assert (found.robot_trials, found.lines()[0]) == (56, "YES: new against old")
+    assert (found.robot_trials, found.format_lines()[0]) == (56, "YES: new against old")
 
 
 def test_suites_of_a_robot_have_names_of_their_own_where_the_file_says_so():
@@ -456,7 +456,7 @@ def test_intervals_are_those_of_the_distribution(tmp_path):
     from twinloop.core.distribution import ParamDistribution
 
     run = json.loads((distribution(tmp_path / "run", 15.0, 25.0) / "result.json").read_text())
-    found = intervals(ParamDistribution.from_json(run["distribution"]), 0.95)
+    found = compute_intervals(ParamDistribution.from_json(run["distribution"]), 0.95)
     assert found == {"actuator/elbow_flex/kp": (pytest.approx(15.0), pytest.approx(25.0))}
 
 
@@ -503,9 +503,9 @@ def test_the_one_look_is_not_taken_at_trials_of_somebody_else():
     known = GateContext(candidate_hash="new", champion_hash="old")
     swapped = decided({"looks": "once"}, old, new, known)
     assert [rule.rule for rule in swapped.rules] == ["evidence"]
-    assert not swapped.looked
+    assert not swapped.is_tested
     assert swapped.rules[0].reason.endswith("no rule was evaluated, and the one look is still available")
-    assert decided({"looks": "any"}, old, new, known).looked  # which may look again
+    assert decided({"looks": "any"}, old, new, known).is_tested  # which may look again
     spent = decided({"looks": "once"}, new, old, replace(known, spent="α was spent"))
     assert spent.rules[0].reason == "α was spent; no rule was evaluated"
 
@@ -563,12 +563,12 @@ def test_the_bound_of_a_quantile_covers_it():
 
 
 def test_trials_take_turns_so_that_what_comes_later_stays_behind():
-    order, looks = in_turns(["a", "a", "b", "b"])
+    order, looks = interleave_slices(["a", "a", "b", "b"])
     assert order.tolist() == [0, 2, 1, 3]
     assert looks.tolist() == [2, 4]
-    longer, _ = in_turns(["a", "a", "b", "b", "a", "b"])
+    longer, _ = interleave_slices(["a", "a", "b", "b", "a", "b"])
     assert longer.tolist()[:4] == order.tolist()
-    assert in_turns(["a", "a", "b"])[1].tolist() == [3]
+    assert interleave_slices(["a", "a", "b"])[1].tolist() == [3]
 
 
 def test_slices_of_unlike_effect_do_not_mislead_by_their_order():
@@ -578,7 +578,7 @@ def test_slices_of_unlike_effect_do_not_mislead_by_their_order():
     for _ in range(20):
         a = random.random(2 * n) < np.repeat([0.9, 0.5], n)
         b = random.random(2 * n) < np.repeat([0.5, 0.9], n)
-        alarms += compare(a, b, slices, margin=0.0, alpha=0.05, looks="any").answer == "shown"
+        alarms += compare_pairs(a, b, slices, margin=0.0, alpha=0.05, looks="any").answer == "shown"
         wealth = log_e_mean(a * 1.0 - b, 0.0, low=-1, high=1, alternative="greater", bets="even")
         naive += wealth.max() >= -np.log(0.05)
     assert alarms <= 3  # 5 % of 20 is one

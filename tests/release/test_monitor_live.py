@@ -13,10 +13,21 @@ import pytest
 
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.calibration import Calibration, fewest_episodes, read, save
-from twinloop.release.monitor.faults import ObserverBank, alpha_beta, changed, hypotheses, untouched
+from twinloop.release.monitor.calibration import (
+    Calibration,
+    count_needed_episodes,
+    read_monitor_calibration,
+    save_monitor_calibration,
+)
+from twinloop.release.monitor.faults import (
+    ObserverBank,
+    apply_fault,
+    compute_alpha_beta,
+    disable_contacts,
+    list_hypotheses,
+)
 from twinloop.release.monitor.live import LiveMonitor
-from twinloop.release.monitor.recorded import RecordedEpisodes, watch
+from twinloop.release.monitor.recorded import RecordedEpisodes, monitor_recorded
 from twinloop.release.monitor.signals import CalibrationHistory
 from twinloop.release.running_observers import MonitorWatcher, OnAlarm, open_watcher
 from twinloop.release.running_robot import RobotObservation
@@ -24,7 +35,7 @@ from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.deploy import monitor_episodes as monitor_data
-from twinloop.workflows.deploy.monitor import calibrated
+from twinloop.workflows.deploy.monitor import calibrate_monitor
 
 STEPS, RATE = 45, 0.2
 TOOL = ("tool.x", "tool.y", "tool.z")
@@ -60,8 +71,8 @@ def _waves(count: int, seed: int, fault: str = "", tracker: float = 0.0) -> Reco
     twin, random = _twin(), np.random.default_rng(seed + 1000)
     robot, row = twin, twin.table(1)
     if fault:
-        robot, row = changed(twin, row, next(one for one in hypotheses(twin) if one.name == fault))
-    robot, commands = untouched(robot), _commands(count, seed)
+        robot, row = apply_fault(twin, row, next(one for one in list_hypotheses(twin) if one.name == fault))
+    robot, commands = disable_contacts(robot), _commands(count, seed)
     initial = InitialState.home(robot, count)
     table = row.take(np.zeros(count, dtype=int))
     run = rollout(open_backend("threads", nthread=1), robot, table, initial, commands, STEPS)
@@ -86,34 +97,34 @@ def _calibration() -> Calibration:
         patch.setattr(
             "twinloop.workflows.deploy.monitor._TRIED", 2
         )  # waves differ little, and signatures take most of the time
-        return calibrated(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
+        return calibrate_monitor(_waves(16, 0), _twin(), _contract(_twin()), rate=RATE, success_rate=0.9)
 
 
 def test_a_twin_beside_itself_is_right() -> None:
     """Commands through the twin, read without noise: what the observers miss is far below a count."""
     twin, commands = _twin(), _commands(2, 5)
-    alone = untouched(twin)
+    alone = disable_contacts(twin)
     initial = InitialState.home(alone, 2)
     run = rollout(open_backend("threads", nthread=1), alone, twin.table(2), initial, commands, STEPS)
     joints = run.qpos[..., alone.joint_qpos]
     observers = ObserverBank(twin, wrong=[])
     observers.begin(joints[:, 0], initial.command)
-    worst = [np.abs(observers.look(commands[:, t], joints[:, t + 1])[0]).max() for t in range(STEPS)]
+    worst = [np.abs(observers.advance_step(commands[:, t], joints[:, t + 1])[0]).max() for t in range(STEPS)]
     assert max(worst) < 1e-6
 
 
 def test_alpha_beta_by_kalata() -> None:
     """Λ² = β² / (1 − α), the tracking index as it is defined, and β = 2 (2 − α) − 4 √(1 − α)."""
     for index in (0.1, 1.0, 5.0):
-        alpha, beta = alpha_beta(index)
+        alpha, beta = compute_alpha_beta(index)
         assert beta**2 / (1.0 - alpha) == pytest.approx(index**2)
         assert beta == pytest.approx(2.0 * (2.0 - alpha) - 4.0 * np.sqrt(1.0 - alpha))
     with pytest.raises(InputError, match="tracking index of 0 is too small"):
-        alpha_beta(0.0)
+        compute_alpha_beta(0.0)
 
 
 def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
-    told = watch(_waves(12, 50), LiveMonitor(_calibration(), _twin()))
+    told = monitor_recorded(_waves(12, 50), LiveMonitor(_calibration(), _twin()))
     assert sum(bool(one.alarms) for one in told) <= 6  # 20 % are promised: of 12 more than 6 have a chance of 0.004
     assert all(not one.course for one in told)
 
@@ -127,14 +138,14 @@ def test_false_alarms_are_few_where_nothing_is_wrong() -> None:
     ],
 )
 def test_planted_faults_alarm_and_are_named(fault: str, cause: str) -> None:
-    told = watch(_waves(3, 80, fault), LiveMonitor(_calibration(), _twin()))
+    told = monitor_recorded(_waves(3, 80, fault), LiveMonitor(_calibration(), _twin()))
     assert all(one.alarms for one in told)
     assert [one.cause for one in told].count(cause) >= 2
     assert f"Points to: {told[0].alarms[0].cause}" in str(told[0].alarms[0])
 
 
 def test_a_moved_tracker_is_no_worn_joint() -> None:
-    told = watch(_waves(3, 90, tracker=0.03), LiveMonitor(_calibration(), _twin()))
+    told = monitor_recorded(_waves(3, 90, tracker=0.03), LiveMonitor(_calibration(), _twin()))
     assert [one.cause for one in told] == ["moved tracker"] * 3
     assert told[0].alarms[0].step <= 3
 
@@ -145,15 +156,18 @@ def test_worlds_begin_anew_one_by_one_as_if_alone() -> None:
     together.begin(2)
     alone.begin(1)
     for step in range(10):
-        together.look(recorded.at(step), None, recorded.commands[:, step])
+        together.score_step(recorded.get_step_observation(step), None, recorded.commands[:, step])
     together.restart([1])
     first, second = recorded.take(np.array([0])), recorded.take(np.array([1]))
     mixed = single = None
     for step in range(20):
-        both = {name: np.stack([first.at(step + 10)[name][0], second.at(step)[name][0]]) for name in first.observation}
+        both = {
+            name: np.stack([first.get_step_observation(step + 10)[name][0], second.get_step_observation(step)[name][0]])
+            for name in first.observation
+        }
         commands = np.stack([first.commands[0, step + 10], second.commands[0, step]])
-        mixed = together.look(both, None, commands)
-        single = alone.look(second.at(step), None, second.commands[:, step])
+        mixed = together.score_step(both, None, commands)
+        single = alone.score_step(second.get_step_observation(step), None, second.commands[:, step])
     assert mixed is not None
     assert single is not None
     for name, values in single.scores.items():
@@ -161,47 +175,47 @@ def test_worlds_begin_anew_one_by_one_as_if_alone() -> None:
 
 
 def test_a_monitor_comes_back_as_it_was(tmp_path: Path) -> None:
-    made = save(_calibration(), tmp_path / "monitor")
+    made = save_monitor_calibration(_calibration(), tmp_path / "monitor")
     opened = LiveMonitor.open(tmp_path / "monitor", _twin())
     assert opened.hash == made
     recorded = _waves(1, 70)
-    scores = [watch(recorded, one)[0].scores for one in (LiveMonitor(_calibration(), _twin()), opened)]
+    scores = [monitor_recorded(recorded, one)[0].scores for one in (LiveMonitor(_calibration(), _twin()), opened)]
     assert scores[0] == scores[1]
 
 
 def test_damage_is_found_and_named(tmp_path: Path) -> None:
     folder = tmp_path / "monitor"
-    save(_calibration(), folder)
+    save_monitor_calibration(_calibration(), folder)
     arrays = (folder / "monitor.npz").read_bytes()
     (folder / "monitor.npz").write_bytes(arrays[:-1] + b"x")
     with pytest.raises(InputError, match=r"monitor\.npz has changed since it was written"):
-        read(folder)
+        read_monitor_calibration(folder)
     (folder / "monitor.npz").write_bytes(arrays)
     meta = json.loads((folder / "monitor.json").read_text())
     meta["band"]["rate"] = 0.5
     (folder / "monitor.json").write_text(json.dumps(meta))
     with pytest.raises(InputError, match=r"monitor\.json has changed since it was written"):
-        read(folder)
+        read_monitor_calibration(folder)
     meta["schema"] = 99
     (folder / "monitor.json").write_text(json.dumps(meta))
     with pytest.raises(InputError, match="schema 99; this version reads 2"):
-        read(folder)
+        read_monitor_calibration(folder)
     meta["schema"] = 1
     (folder / "monitor.json").write_text(json.dumps(meta))
     with pytest.raises(
         InputError, match=r"schema 1, of an older monitor with fewer signals; this version reads 2\. Cali"
     ):
-        read(folder)
+        read_monitor_calibration(folder)
     (folder / "monitor.json").write_text("{")
     with pytest.raises(InputError, match="is not valid JSON"):
-        read(folder)
+        read_monitor_calibration(folder)
     with pytest.raises(InputError, match="has no monitor"):
-        read(tmp_path)
+        read_monitor_calibration(tmp_path)
 
 
 def test_another_policy_or_twin_is_refused(tmp_path: Path) -> None:
     origin = dataclasses.replace(_calibration().origin, policy_hash="a" * 64)
-    save(dataclasses.replace(_calibration(), origin=origin), tmp_path)
+    save_monitor_calibration(dataclasses.replace(_calibration(), origin=origin), tmp_path)
     with pytest.raises(InputError, match="calibrated for the policy aaaaaaaaaaaa, but this policy is bbbbbbbbbbbb"):
         LiveMonitor.open(tmp_path, _twin(), policy_hash="b" * 64)
     with pytest.raises(InputError, match="calibrated with the twin so101_tabletop .*; panda_tabletop is"):
@@ -209,23 +223,23 @@ def test_another_policy_or_twin_is_refused(tmp_path: Path) -> None:
 
 
 def test_too_few_successes_says_how_many_a_rate_needs() -> None:
-    assert fewest_episodes(0.05) == 31
-    assert fewest_episodes(RATE) == 12
+    assert count_needed_episodes(0.05) == 31
+    assert count_needed_episodes(RATE) == 12
     with pytest.raises(InputError, match="5 successful episodes are too few: .* 20 % needs at least 12, of which 4"):
-        calibrated(_waves(5, 0), _twin(), _contract(_twin()), rate=RATE)
+        calibrate_monitor(_waves(5, 0), _twin(), _contract(_twin()), rate=RATE)
 
 
 def test_readings_of_another_robot_are_refused() -> None:
     monitor = LiveMonitor(_calibration(), _twin())
     monitor.begin(1)
     with pytest.raises(InputError, match=r"finite and of shape \(1, 6\).*shape is \(1, 5\)"):
-        monitor.look({STATE: np.zeros((1, 5))}, None, np.zeros((1, 6)))
+        monitor.score_step({STATE: np.zeros((1, 5))}, None, np.zeros((1, 6)))
     with pytest.raises(InputError, match="needs joint readings"):
-        monitor.look({}, None, np.zeros((1, 6)))
+        monitor.score_step({}, None, np.zeros((1, 6)))
     with pytest.raises(
         InputError, match=r"needs observation.environment_state with tool.x, tool.y, tool.z; .* shape is \(1, 0\)"
     ):
-        monitor.look({STATE: _waves(1, 0).at(0)[STATE]}, None, np.zeros((1, 6)))
+        monitor.score_step({STATE: _waves(1, 0).get_step_observation(0)[STATE]}, None, np.zeros((1, 6)))
 
 
 def test_slow_drift_and_rates_are_told_over_episodes() -> None:
@@ -274,12 +288,12 @@ def test_a_watcher_ends_the_episode_or_takes_note() -> None:
     for on_alarm in ("stop", "log"):
         watcher = _watcher(on_alarm)
         watcher.begin(0)
-        quiet = [watcher.look(_shown(good, step), good.commands[0, step]) for step in range(5)]
+        quiet = [watcher.watch_step(_shown(good, step), good.commands[0, step]) for step in range(5)]
         assert not any(told.alarm or told.notes for told in quiet)
         assert set(quiet[0].scores) == set(_calibration().signals)
         assert watcher.end(True) == []
         watcher.begin(1)
-        told = watcher.look(_shown(moved, 0), moved.commands[0, 0])
+        told = watcher.watch_step(_shown(moved, 0), moved.commands[0, 0])
         said = (told.alarm,) if on_alarm == "stop" else told.notes
         assert any("tracker at" in one and "Points to: moved tracker." in one for one in said)
         assert bool(told.alarm) == (on_alarm == "stop")
@@ -302,13 +316,13 @@ def test_episodes_of_another_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
         InputError,
         match=r"In monday:3 of runs/x the actor was pick_and_place/expert-1, not the policy mlp@2 \(aaaaaaaaaaaa\)",
     ):
-        monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+        monitor_data.require_same_policy(Path("runs/x"), "mlp@2", "a" * 64)
     one.provenance.actor, one.provenance.extra = "policy:mlp@1", {"run": {"policy_hash": "b" * 64}}
     with pytest.raises(InputError, match=r"the actor was policy:mlp@1 \(bbbbbbbbbbbb\), not .* Give episodes"):
-        monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
-    monitor_data.require_actor(Path("runs/x"), "mlp@1", "b" * 64)
-    monitor_data.require_actor(Path("runs/x"), "", "")
+        monitor_data.require_same_policy(Path("runs/x"), "mlp@2", "a" * 64)
+    monitor_data.require_same_policy(Path("runs/x"), "mlp@1", "b" * 64)
+    monitor_data.require_same_policy(Path("runs/x"), "", "")
     one.provenance.actor, one.provenance.extra = f"policy {'a' * 64}, domain real", {}
-    monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+    monitor_data.require_same_policy(Path("runs/x"), "mlp@2", "a" * 64)
     one.provenance.actor = "recorded"
-    monitor_data.require_actor(Path("runs/x"), "mlp@2", "a" * 64)
+    monitor_data.require_same_policy(Path("runs/x"), "mlp@2", "a" * 64)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from scipy.ndimage import gaussian_filter, map_coordinates
 
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.pictures import ImageReference, Registration, how_far
+from twinloop.release.monitor.images import ImageReference, Registration, describe_motion
 
 HEIGHT, WIDTH = 72, 96
 RADIUS = np.hypot(HEIGHT, WIDTH) / 2.0
@@ -44,14 +44,14 @@ def test_a_subpixel_shift_under_an_arm_is_recovered(right: float, down: float, s
     scene = _scene(seed)
     seen = 0.5 * _moved(scene, (right, down))
     seen[:40, 40:72] = 10.0
-    found = Registration(scene, _still()).moved(seen[None])[0]
+    found = Registration(scene, _still()).estimate_motion(seen[None])[0]
     np.testing.assert_allclose(found[:2], [right, down], atol=0.5)
     assert np.abs(found[2:]).max() < 0.6
 
 
 def test_scale_and_rotation_are_told_in_pixels_of_a_corner() -> None:
     scene, turn = _scene(3), 1.03 * np.exp(0.02j)
-    found = Registration(scene, _still()).moved(_moved(scene, (2.0, -1.0), turn)[None])[0]
+    found = Registration(scene, _still()).estimate_motion(_moved(scene, (2.0, -1.0), turn)[None])[0]
     corner = (turn - 1.0) * RADIUS
     np.testing.assert_allclose(found, [2.0, -1.0, corner.real, corner.imag], atol=0.15)
 
@@ -62,13 +62,15 @@ def test_the_registration_is_of_the_mask_not_of_what_moves() -> None:
     still[:, :48] = False
     seen = scene.copy()
     seen[:, :48] = _moved(scene, (4.0, 0.0))[:, :48]
-    assert np.abs(Registration(scene, still).moved(seen[None])[0]).max() < 0.1
+    assert np.abs(Registration(scene, still).estimate_motion(seen[None])[0]).max() < 0.1
 
 
 def test_along_a_straight_edge_nothing_is_told() -> None:
     """Stripes from left to right: a shift to the right cannot be seen, one downwards can."""
     rows = np.arange(HEIGHT)[:, None] / 5.0 + np.zeros(WIDTH)
-    found = Registration(120.0 + 60.0 * np.sin(rows), _still()).moved(120.0 + 60.0 * np.sin(rows - 0.4)[None])[0]
+    found = Registration(120.0 + 60.0 * np.sin(rows), _still()).estimate_motion(
+        120.0 + 60.0 * np.sin(rows - 0.4)[None]
+    )[0]
     assert found[0] == pytest.approx(0.0, abs=0.02)
     assert found[1] == pytest.approx(2.0, abs=0.4)
 
@@ -76,15 +78,15 @@ def test_along_a_straight_edge_nothing_is_told() -> None:
 def test_large_pictures_are_told_in_their_own_pixels() -> None:
     scene = np.kron(_scene(5), np.ones((4, 4)))
     seen = np.roll(scene, (8, -12), axis=(0, 1))
-    found = Registration(scene, np.ones(scene.shape, dtype=bool)).moved(seen[None])[0]
+    found = Registration(scene, np.ones(scene.shape, dtype=bool)).estimate_motion(seen[None])[0]
     np.testing.assert_allclose(found[:2], [-12.0, 8.0], atol=0.5)
 
 
 def test_halved_light_is_a_stop_and_no_shift() -> None:
     scene = np.repeat(np.clip(_scene(2), 0, 255)[..., None], 3, axis=2)
     reference = ImageReference.of(scene[None].astype(np.uint8))
-    row = reference.look((scene[None] / 2).astype(np.uint8), "front")[0]
-    plain = reference.look(scene[None].astype(np.uint8), "front")[0]
+    row = reference.compare_images((scene[None] / 2).astype(np.uint8), "front")[0]
+    plain = reference.compare_images(scene[None].astype(np.uint8), "front")[0]
     assert row[0] == pytest.approx(-1.0, abs=0.03)
     assert row[1] == pytest.approx(plain[1], abs=0.02)
     assert np.abs(row[2:]).max() < 0.05
@@ -103,7 +105,7 @@ def test_still_is_what_stands_in_most_pictures() -> None:
 def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
     pictures = np.random.default_rng(1).integers(0, 255, size=(8, HEIGHT, WIDTH, 3)).astype(np.uint8)
     reference = ImageReference.of(pictures)
-    row = reference.look(pictures[:1], "wrist")[0]
+    row = reference.compare_images(pictures[:1], "wrist")[0]
     assert reference.registration is None
     assert np.isfinite(row[:2]).all()
     assert np.isnan(row[2:]).all()
@@ -113,11 +115,11 @@ def test_where_nothing_stands_still_a_shift_is_not_told() -> None:
 
 def test_a_shift_is_said_in_pixels_and_as_a_turn() -> None:
     row = np.array([0.0, 0.0, 3.0, -4.0, 0.6, 0.8])
-    assert how_far(row, None) == "by 5.0 px in the middle, and additionally by 1.0 px in the corners"
-    assert "as if turned by 2.9°" in how_far(row, 100.0)  # atan(5 / 100)
+    assert describe_motion(row, None) == "by 5.0 px in the middle, and additionally by 1.0 px in the corners"
+    assert "as if turned by 2.9°" in describe_motion(row, 100.0)  # atan(5 / 100)
 
 
 def test_a_camera_of_another_size_is_refused() -> None:
     reference = ImageReference(background=np.zeros((48, 64)), still=np.ones((48, 64), dtype=bool))
     with pytest.raises(InputError, match=r"front gives images \(24, 32, 3\); the monitor was calibrated on 64x48"):
-        reference.look(np.zeros((1, 24, 32, 3), dtype=np.uint8), "front")
+        reference.compare_images(np.zeros((1, 24, 32, 3), dtype=np.uint8), "front")

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, self_starting
-from twinloop.stats.conformal import envelope, joint_band, least_curves
+from twinloop.stats.change_points import cusum, cusum_run_length, cusum_threshold, self_starting_scores
+from twinloop.stats.conformal import estimate_curve_band, joint_band, least_curves
 
 
 def test_run_lengths_are_the_published_ones() -> None:
@@ -45,7 +45,7 @@ def test_threshold_of_nothing_is_refused() -> None:
 
 def test_self_starting_values_are_standard_normal_after_ten() -> None:
     draws = np.random.default_rng(2).normal(3.0, 2.0, size=(1500, 14))
-    scores = np.stack([self_starting(row[:10], row[10:]) for row in draws])
+    scores = np.stack([self_starting_scores(row[:10], row[10:]) for row in draws])
     assert scores.mean() == pytest.approx(0.0, abs=0.04)
     assert scores.std() == pytest.approx(1.0, abs=0.03)
     assert np.abs(np.corrcoef(scores.T) - np.eye(4)).max() < 0.1
@@ -55,13 +55,15 @@ def test_self_starting_values_are_standard_normal_after_ten() -> None:
 @given(st.integers(0, 1000), st.floats(0.1, 100.0), st.floats(-50.0, 50.0))
 def test_self_starting_knows_no_units(seed: int, scale: float, shift: float) -> None:
     values = np.random.default_rng(seed).normal(size=8)
-    plain = self_starting(values[:4], values[4:])
-    np.testing.assert_allclose(self_starting(values[:4] * scale + shift, values[4:] * scale + shift), plain, atol=1e-6)
+    plain = self_starting_scores(values[:4], values[4:])
+    np.testing.assert_allclose(
+        self_starting_scores(values[:4] * scale + shift, values[4:] * scale + shift), plain, atol=1e-6
+    )
 
 
 def test_self_starting_needs_two_unlike_values() -> None:
     with pytest.raises(InputError, match="two different values"):
-        self_starting([1.0, 1.0], [2.0])
+        self_starting_scores([1.0, 1.0], [2.0])
 
 
 def _curves(random: np.random.Generator, count: int, level: float = 0.0) -> np.ndarray:
@@ -75,8 +77,8 @@ def test_bands_hold_their_rate_together() -> None:
     for _ in range(60):
         every = {name: _curves(random, 120) for name in "abc"}
         every["c"] = every["a"] + 0.1 * every["c"]
-        fitted = {name: envelope(curves[:20]) for name, curves in every.items()}
-        score = {name: fitted[name].largest(curves) for name, curves in every.items()}
+        fitted = {name: estimate_curve_band(curves[:20]) for name, curves in every.items()}
+        score = {name: fitted[name].largest_deviations(curves) for name, curves in every.items()}
         band = joint_band(
             {name: values[:20] for name, values in score.items()},
             {name: values[20:60] for name, values in score.items()},
@@ -92,8 +94,11 @@ def test_bands_hold_their_rate_together() -> None:
 
 def test_a_shifted_curve_leaves_the_band() -> None:
     random = np.random.default_rng(4)
-    fitted = envelope(_curves(random, 30))
-    known, new = fitted.largest(_curves(random, 60)), fitted.largest(_curves(random, 60, level=5.0))
+    fitted = estimate_curve_band(_curves(random, 30))
+    known, new = (
+        fitted.largest_deviations(_curves(random, 60)),
+        fitted.largest_deviations(_curves(random, 60, level=5.0)),
+    )
     assert np.mean(new > np.quantile(known, 0.95)) == 1.0
 
 
@@ -101,14 +106,14 @@ def test_curves_that_end_early_are_judged_while_they_last() -> None:
     curves = _curves(np.random.default_rng(5), 30)
     short = curves.copy()
     short[:10, 25:] = np.nan
-    fitted = envelope(short)
-    assert np.isfinite(fitted.largest(short)).all()
+    fitted = estimate_curve_band(short)
+    assert np.isfinite(fitted.largest_deviations(short)).all()
     assert len(fitted.centre) == 40
     spike = curves[:1].copy()
     spike[0, 30] = 100.0
     cut = spike.copy()
     cut[0, 30:] = np.nan
-    assert fitted.largest(spike)[0] > 10 > fitted.largest(cut)[0]
+    assert fitted.largest_deviations(spike)[0] > 10 > fitted.largest_deviations(cut)[0]
 
 
 def test_too_few_episodes_says_how_many() -> None:
@@ -119,4 +124,4 @@ def test_too_few_episodes_says_how_many() -> None:
 
 def test_an_envelope_needs_curves() -> None:
     with pytest.raises(InputError, match="at least three finite curves"):
-        envelope(np.zeros((2, 5)))
+        estimate_curve_band(np.zeros((2, 5)))

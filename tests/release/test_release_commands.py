@@ -149,7 +149,7 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
     from support.policies import small
     from twinloop.release.gate_config import ContextRule
     from twinloop.release.rules_conditions import context_rule
-    from twinloop.release.version import trained_on
+    from twinloop.release.version import read_training_record
     from twinloop.rollout.observing import offered_contract
     from twinloop.tasks import open_task
     from twinloop.twin import load_twin
@@ -164,7 +164,7 @@ def test_a_trained_policy_is_added_loaded_and_fits_its_place(root, tmp_path):
         version = registry.version(reference)
         assert registry.load(reference).hash == policy.hash == version.policy
         found = context_rule(
-            ContextRule(twin="so101_tabletop"), version.record["contract"], trained_on(ws, version.policy)
+            ContextRule(twin="so101_tabletop"), version.record["contract"], read_training_record(ws, version.policy)
         )
         assert found.verdict == "missing"
         assert "has no record of its simulated training episodes" in found.reason

@@ -136,7 +136,7 @@ def _read_only(root: Path) -> None:
         registry = registry_of(ws)
         assert registry.version("champion").reference == "pick@2"
         assert registry.folder("champion").is_dir()
-        assert StageTracker(registry).assign(3) == "champion"
+        assert StageTracker(registry).assign_arm(3) == "champion"
         for change in (
             lambda: registry.add(root / "trained", name="pick", policy="9"),
             lambda: rollback(registry, "why"),

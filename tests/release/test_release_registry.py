@@ -148,7 +148,7 @@ def test_rollbacks_go_back_one_champion_at_a_time(registry, tmp_path):
         rollback(registry, "once more")
     with pytest.raises(CheckFailedError, match=r"pick@3 was rolled back after its gate \(success fell\)"):
         promote(registry, names[2])
-    assert audit.faults(registry.workspace.state) == []
+    assert audit.find_chain_faults(registry.workspace.state) == []
 
 
 def test_a_damaged_previous_champion_is_not_rolled_back_to(registry, tmp_path):
@@ -234,14 +234,14 @@ def test_an_entry_rewritten_with_its_own_hash_does_not_fit_the_next(registry, tm
         change = "UPDATE release_audit SET who = ?, sha256 = ? WHERE seq = 2"
         connection.execute(change, ("Mallory", sha256_json(row)))
         connection.commit()
-    assert audit.faults(state) == ["Entry 3 of the audit log does not continue the entry before it."]
+    assert audit.find_chain_faults(state) == ["Entry 3 of the audit log does not continue the entry before it."]
 
 
 def test_a_log_written_anew_is_told_by_a_hash_that_was_noted(registry, tmp_path):
     add(registry, tmp_path, 1)
-    seq, digest = audit.head(registry.workspace.state)
-    assert audit.missing_head(registry.workspace.state, seq, digest) is None
-    assert "rewritten" in (audit.missing_head(registry.workspace.state, seq, "0" * 64) or "")
+    seq, digest = audit.read_newest_entry(registry.workspace.state)
+    assert audit.explain_missing_entry(registry.workspace.state, seq, digest) is None
+    assert "rewritten" in (audit.explain_missing_entry(registry.workspace.state, seq, "0" * 64) or "")
 
 
 def test_fsck_names_what_is_wrong_with_policies(registry, tmp_path):

@@ -42,7 +42,7 @@ def with_a_champion(tmp_path):
 
 
 def standing(registry: PolicyRegistry) -> CandidateStage:
-    found = StageTracker(registry).of("pick@2")
+    found = StageTracker(registry).find_candidate("pick@2")
     assert found is not None
     return found
 
@@ -53,7 +53,7 @@ def near(value: float = 1.0, faults: int = 0) -> dict:
 
 def test_the_whole_way(registry):
     stages = StageTracker(registry)
-    assert (stages.stage, stages.assign(0), stages.outcome(0, True)) == ("offline", "champion", "go on")
+    assert (stages.stage, stages.assign_arm(0), stages.record_outcome(0, True)) == ("offline", "champion", "go on")
     assert promote(registry).stage == "shadow"
     assert registry.aliases() == {"champion": "pick@1", "candidate": "pick@2", "shadow": "pick@2"}
     with pytest.raises(CheckFailedError, match=r"pick@2 has been in shadow since .*It moves on automatically"):
@@ -61,18 +61,18 @@ def test_the_whole_way(registry):
     with pytest.raises(
         InputError, match=r"Episode 0: pick@2 is in shadow, but the metrics of its commands are missing"
     ):
-        stages.outcome(0, True)
-    assert stages.assign(3) == "champion"
-    assert stages.outcome(0, True, shadow=near()) == "go on"
+        stages.record_outcome(0, True)
+    assert stages.assign_arm(3) == "champion"
+    assert stages.record_outcome(0, True, shadow=near()) == "go on"
     with pytest.raises(InputError, match=r"Episode 0 of pick@2 in shadow is already recorded"):
-        stages.outcome(0, True, shadow=near())
-    assert stages.outcome(1, False, shadow=near()) == "go on"
+        stages.record_outcome(0, True, shadow=near())
+    assert stages.record_outcome(1, False, shadow=near()) == "go on"
     assert stages.stage == "canary"
     assert registry.aliases()["canary"] == "pick@2"
-    acted = [number for number in range(40) if StageTracker(registry).assign(number) == "canary"]
+    acted = [number for number in range(40) if StageTracker(registry).assign_arm(number) == "canary"]
     assert 10 < len(acted) < 30
     for number in acted[:4]:
-        assert stages.outcome(number, True) == "go on"
+        assert stages.record_outcome(number, True) == "go on"
     assert stages.stage == "offline"
     assert standing(registry).stage == "passed"
     assert promote(registry).stage == "champion"
@@ -97,12 +97,14 @@ def test_a_violation_ends_a_canary_at_once_and_for_good(registry):
     promote(registry)
     stages = StageTracker(registry)
     for number in range(2):
-        stages.outcome(number, True, shadow=near())
-    acted = next(number for number in range(40) if stages.assign(number) == "canary")
-    idle = next(number for number in range(40) if stages.assign(number) == "champion")
-    assert stages.outcome(idle, True, violations=3) == "go on"  # the champion's own limits are its monitor's matter
-    assert stages.outcome(acted, True, violations=1) == "abort"
-    assert stages.assign(acted) == "champion"
+        stages.record_outcome(number, True, shadow=near())
+    acted = next(number for number in range(40) if stages.assign_arm(number) == "canary")
+    idle = next(number for number in range(40) if stages.assign_arm(number) == "champion")
+    assert (
+        stages.record_outcome(idle, True, violations=3) == "go on"
+    )  # the champion's own limits are its monitor's matter
+    assert stages.record_outcome(acted, True, violations=1) == "abort"
+    assert stages.assign_arm(acted) == "champion"
     assert registry.aliases() == {"champion": "pick@1"}
     assert standing(registry).reason == f"Episode {acted}: 1 control steps beyond a safety limit."
     with pytest.raises(CheckFailedError, match=r"pick@2 was aborted: Episode .*Release another version"):
@@ -115,7 +117,7 @@ def test_a_violation_ends_a_canary_at_once_and_for_good(registry):
 )
 def test_a_shadow_that_strays_is_aborted(registry, shadow, reason):
     promote(registry)
-    assert StageTracker(registry).outcome(0, True, shadow=shadow) == "abort"
+    assert StageTracker(registry).record_outcome(0, True, shadow=shadow) == "abort"
     assert reason in standing(registry).reason
 
 
@@ -183,7 +185,7 @@ def _do(registry: PolicyRegistry, folder, event: str, which: int, number: int) -
         registry.add(policy_folder(folder / str(which), which), name="pick", policy=str(which))
     elif event in ("good", "bad", "stray"):
         shadow = near(9.0 if event == "stray" else 1.0) if stages.stage == "shadow" else None
-        stages.outcome(number, event == "good", violations=event == "bad", shadow=shadow)
+        stages.record_outcome(number, event == "good", violations=event == "bad", shadow=shadow)
     elif event == "rollback":
         rollback(registry, "planted")
     elif known:
@@ -198,8 +200,8 @@ def _do(registry: PolicyRegistry, folder, event: str, which: int, number: int) -
 def _hold(registry: PolicyRegistry) -> None:
     """What is true after every step."""
     aliases, stages, log = registry.aliases(), StageTracker(registry), registry.audit()
-    assert audit.faults(registry.workspace.state) == []
-    assert {alias: policy for (_, alias), policy in audit.standing(log).items()} == aliases
+    assert audit.find_chain_faults(registry.workspace.state) == []
+    assert {alias: policy for (_, alias), policy in audit.resolve_aliases(log).items()} == aliases
     busy = [one for one in stages.history() if one.stage in ("shadow", "canary")]
     assert len(busy) <= 1
     assert {one.stage: one.policy for one in busy} == {k: v for k, v in aliases.items() if k in ("shadow", "canary")}
@@ -249,7 +251,7 @@ def test_a_canary_that_is_worse_is_stopped_and_one_that_is_as_good_rarely():
 
 @pytest.mark.parametrize("share", [0.05, 0.1, 0.25, 0.5, 0.75, 0.9])
 def test_blocks_take_episodes_nearly_as_they_come(share):
-    mine, others = CanaryPlan(share=share).block
+    mine, others = CanaryPlan(share=share).block_sizes
     assert mine / (mine + others) == pytest.approx(share, abs=0.06)
 
 
@@ -258,9 +260,9 @@ def test_episodes_go_to_the_canary_by_a_draw_that_anybody_can_repeat(registry):
     promote(registry)
     stages = StageTracker(registry)
     for number in range(2):
-        stages.outcome(number, True, shadow=near())
-    drawn = [stages.assign(number) for number in range(400)]
-    assert drawn == [StageTracker(registry).assign(number) for number in range(400)]
+        stages.record_outcome(number, True, shadow=near())
+    drawn = [stages.assign_arm(number) for number in range(400)]
+    assert drawn == [StageTracker(registry).assign_arm(number) for number in range(400)]
     assert 160 < drawn.count("canary") < 240
 
 
@@ -270,7 +272,7 @@ def test_episodes_go_to_the_canary_by_a_draw_that_anybody_can_repeat(registry):
 def test_a_shadow_log_says_how_far_and_where(tmp_path):
     log = ShadowLog(("pan", "lift"), quantile=0.9)
     for step in range(10):
-        log.look([1.0, 2.0], [1.0, 2.0 + (8.0 if step == 9 else 0.5)])
+        log.compare_step([1.0, 2.0], [1.0, 2.0 + (8.0 if step == 9 else 0.5)])
     found = log.summary()
     assert found["steps"] == 10
     assert found["joint"] == "lift"
@@ -295,7 +297,7 @@ def test_a_shadow_log_says_how_far_and_where(tmp_path):
 )
 def test_a_shadow_that_could_not_have_acted_is_at_fault(commands, latency, fault):
     log = ShadowLog(budget_s=0.05)
-    assert log.look([0.0, 0.0], commands, latency_s=latency).fault == fault
+    assert log.compare_step([0.0, 0.0], commands, latency_s=latency).fault == fault
     assert log.summary()["faults"] == 1
     assert log.summary()["fault"] == fault
     if commands is None:
@@ -306,7 +308,7 @@ def test_a_shadow_that_could_not_have_acted_is_at_fault(commands, latency, fault
 
 def test_a_champion_without_commands_is_no_comparison():
     with pytest.raises(InputError, match=r"Step 0: the champion sent \[nan\] for 1 joints"):
-        ShadowLog().look([float("nan")], [0.0])
+        ShadowLog().compare_step([float("nan")], [0.0])
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ class Swaying:
             return self._fault(command)
         return command
 
-    def sent(self, command) -> None:
+    def report_sent(self, command) -> None:
         self.told.append(command)
 
     def close(self) -> None:
@@ -272,12 +272,12 @@ def test_a_watcher_raises_an_alarm_and_one_that_fails_stops_nothing():
         def begin(self, episode: int) -> None:
             self.seen = 0
 
-        def look(self, seen, command):
+        def watch_step(self, seen, command):
             self.seen += 1
             return WatcherReport(scores={"ood": float(self.seen)}, alarm="far from home" if self.seen == 11 else "")
 
     class Failing(Alarmed):
-        def look(self, seen, command):
+        def watch_step(self, seen, command):
             raise KeyError("lens")
 
     ran = ran_with(Swaying(), watchers=(Failing(), Alarmed()))
@@ -310,7 +310,7 @@ def test_a_policy_that_pushes_into_the_table_is_held_above_it():
     ran = ran_with(Swaying(lambda command: command + np.array([0, 60, -20, 0, 0, 0])), steps=60)
     assert ran.trip is None
     positions = ENVELOPE.units.to_si(np.array([step.issued for step in ran.steps]))
-    assert ENVELOPE.space.first_fault(positions) is None
+    assert ENVELOPE.space.find_first_fault(positions) is None
     assert {cut.rule for step in ran.steps for cut in step.ruling.cuts} >= {"acceleration", "clearance"}
     assert ENVELOPE.settings.clearance_m == CLEARANCE
 

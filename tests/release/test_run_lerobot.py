@@ -172,7 +172,7 @@ def test_readings_mean_the_same_angle_whichever_unit_they_come_in(lerobot, degre
 
 def test_mixed_up_units_are_a_difference_that_is_shown(lerobot):
     wanted = offered_contract(arm(), hz=30.0)
-    [first, *_] = wanted.differences(offered_contract(arm("&use_degrees=false"), hz=30.0))
+    [first, *_] = wanted.find_differences(offered_contract(arm("&use_degrees=false"), hz=30.0))
     assert first == "action of shoulder_pan: the policy means deg, this means range_m100_100"
 
 
@@ -205,11 +205,11 @@ def test_a_runner_sees_joints_and_pictures(lerobot):
     assert contract.state == robot.units
     spoken = TimedRobot(robot, patience_s=5.0)
     spoken.connect()
-    seen = spoken.look()
+    seen = spoken.read_observation()
     assert seen.arrays["observation.images.front"].shape == (48, 64, 3)
     sent = spoken.send(seen.reading + 1.0)
     np.testing.assert_allclose(sent, seen.reading + 1.0, rtol=1e-6)
-    np.testing.assert_allclose(spoken.look().reading, sent, rtol=1e-5)
+    np.testing.assert_allclose(spoken.read_observation().reading, sent, rtol=1e-5)
     spoken.disconnect()
 
 

@@ -64,7 +64,7 @@ def test_a_policy_in_shadow_looks_on_and_its_divergence_is_told(registry, tmp_pa
 def test_a_canary_acts_in_the_episodes_that_are_its(registry, tmp_path):
     promote(registry, "second", to="canary", force=True, reason="a try")
     stages = StageTracker(registry)
-    arms = [stages.assign(number) for number in range(30)]
+    arms = [stages.assign_arm(number) for number in range(30)]
     first = next(
         number for number in range(30) if arms[number : number + 2] in (["canary", "champion"], ["champion", "canary"])
     )

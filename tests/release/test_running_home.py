@@ -18,7 +18,7 @@ CONTRACT = Contract(robot_type="so101", control_hz=TWIN.control_hz, action=TWIN.
 
 def way(away, count=None):
     homing = HomingMove(ENVELOPE, HOME, CONTRACT)
-    commands = [homing.act({STATE: HOME + away}) for _ in range(count or homing.steps(HOME + away))]
+    commands = [homing.act({STATE: HOME + away}) for _ in range(count or homing.count_steps(HOME + away))]
     return np.array([TWIN.units.to_si(row) for row in [HOME + away, *commands]])
 
 
@@ -38,7 +38,7 @@ def test_it_ends_at_home_and_stays_there():
 
 
 def test_a_short_way_takes_half_a_second_and_rests_as_long():
-    assert HomingMove(ENVELOPE, HOME, CONTRACT).steps(HOME + 0.1) == round(1.0 / ENVELOPE.limits.dt)
+    assert HomingMove(ENVELOPE, HOME, CONTRACT).count_steps(HOME + 0.1) == round(1.0 / ENVELOPE.limits.dt)
 
 
 def test_a_new_episode_begins_where_the_arm_is_then():

@@ -54,14 +54,14 @@ def test_a_policy_reads_joints_tracker_and_pictures_each_in_its_order():
         assert contract.environment == ("cube_x", "cube_y", "target_x")
         assert contract.cameras == {"front": (4, 6)}
         assert (contract.control_hz, contract.task, contract.robot_type) == (30.0, "pick", "so101_follower")
-        seen = spoken.look()
+        seen = spoken.read_observation()
         assert seen.taken == 2.5
         assert seen.arrays[STATE].tolist() == seen.reading.tolist() == list(range(len(KEYS)))
         assert seen.arrays[ENVIRONMENT].tolist() == [0.1, 0.2, 0.3]
         assert np.array_equal(seen.arrays[f"{IMAGES}front"], PICTURE)
         asked = SimpleNamespace(environment=("target_x", "cube_x"))
-        columns = spoken.environment_columns(asked)
-        shown = seen.shown(columns)
+        columns = spoken.find_environment_columns(asked)
+        shown = seen.copy_for_policy(columns)
         assert shown[ENVIRONMENT].tolist() == [0.3, 0.1]
         shown[STATE][:] = 9.0
         assert seen.reading[0] == 0.0  # a policy's own copy

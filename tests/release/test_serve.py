@@ -39,7 +39,7 @@ def serving(make: Callable[[], Adding] = Adding, **options) -> Iterator[PolicySe
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        while not server.started:
+        while not server.is_running:
             assert thread.is_alive()
             time.sleep(0.005)
         yield server
@@ -72,7 +72,7 @@ def test_a_served_policy_gives_the_same_commands_and_keeps_clients_apart(server,
     first.restart(1)
     here.restart(1)
     np.testing.assert_array_equal(first.act(observation(0.5)), here.act(observation(0.5)))
-    first.sent(np.arange(6.0))
+    first.report_sent(np.arange(6.0))
     np.testing.assert_array_equal(first.act(observation(0.5)), np.arange(6.0) + 2.5)
     sessions = len(server.sessions)
     first.close()
@@ -330,7 +330,7 @@ def test_an_observation_is_what_the_contract_says():
 def test_beyond_this_machine_a_token_is_needed(host):
     with pytest.raises(InputError, match=r"admits other machines.*Give --token-file, or.*ssh -L"):
         ServeOptions(host=host)
-    assert ServeOptions(host=host, token=TOKEN).names is None
+    assert ServeOptions(host=host, token=TOKEN).allowed_hosts is None
 
 
 def test_options_and_token_files_are_checked(tmp_path):

@@ -196,18 +196,18 @@ def test_outlines_are_those_of_many_points(seed):
     centre = rng.uniform([-1.0, -1.0, 0.8], [1.0, 1.0, 4.0])
     pinhole = Intrinsics(fx=300.0, fy=280.0, cx=150.0, cy=130.0, width=320, height=240)
     blobs = ObjectBlobs(centre=centre[None], axes=axes[None], instance=np.array([1]))
-    (box,), (farthest,) = blobs.upright(np.eye(4)[None], pinhole)
+    (box,), (farthest,) = blobs.compute_image_boxes(np.eye(4)[None], pinhole)
     angle = np.stack(np.meshgrid(np.linspace(0, np.pi, 200), np.linspace(0, 2 * np.pi, 400))).reshape(2, -1)
     ball = np.stack([np.sin(angle[0]) * np.cos(angle[1]), np.sin(angle[0]) * np.sin(angle[1]), np.cos(angle[0])])
     points = centre + (axes @ ball).T
     pixels = pinhole.project(points)
     assert np.allclose([*pixels.min(axis=0), *pixels.max(axis=0)], box, atol=0.2)
     assert points[:, 2].max() == pytest.approx(farthest, abs=1e-3)
-    _, (middle,), (size,) = blobs.oriented()
+    _, (middle,), (size,) = blobs.compute_oriented_boxes()
     assert np.allclose(points.max(axis=0) - points.min(axis=0), size, atol=1e-3)
     assert np.allclose(middle, centre)
     behind = ObjectBlobs(centre=centre[None] * [1, 1, 0], axes=np.eye(3)[None] * 0.1, instance=np.array([1]))
-    assert np.isnan(behind.upright(np.eye(4)[None], pinhole)[0]).all()
+    assert np.isnan(behind.compute_image_boxes(np.eye(4)[None], pinhole)[0]).all()
 
 
 def test_boxes_in_space_touch_the_shapes(twin, states, told):

@@ -8,18 +8,18 @@ import pytest
 
 from support.scenes import clutter, placed, table_twin
 from twinloop.core.errors import InputError
-from twinloop.dataset.annotations import document
+from twinloop.dataset.annotations import build_document
 from twinloop.dataset.media.png_coding import decode_depth, decode_png
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.annotate import (
     AnnotationSettings,
     InstanceTable,
     annotate_episode,
-    depth_picture,
+    depth_image,
     draw_annotations,
-    flow_picture,
-    instance_picture,
-    normals_picture,
+    flow_image,
+    instance_image,
+    normals_image,
 )
 
 needs_gl = pytest.mark.skipif(not probe_renderer("gl").available, reason="the gl renderer does not work here")
@@ -61,7 +61,7 @@ def test_things_are_named_alike_in_worlds_that_hold_others(worlds, told):
         assert found["thing"]["class_name"] == "object"
         for name in stuff:
             slot = int(name[-1])
-            extents = twin.scene.of_choice(params, "extents")[frame, slot]
+            extents = twin.scene.shape_attribute(params, "extents")[frame, slot]
             assert found[name]["box_size"] == pytest.approx(extents, abs=2e-3), name
             assert found[name]["instance"] == twin.model.body(name).id
         ids = decode_png(rows(told[0], "frames", frame)[0]["instance"])
@@ -115,7 +115,7 @@ def test_other_renderers_tell_the_same(worlds, told, name):
 
 
 def test_every_table_is_said_in_the_document():
-    text = document(["objects"], {})
+    text = build_document(["objects"], {})
     assert text["tables"]["annotations/objects"]["visibility"]["type"] == "double"
     assert "OpenCV" in text["conventions"]["camera_axes"]
 
@@ -127,15 +127,15 @@ def test_the_table_of_a_twin_is_the_same_again(worlds):
 
 def test_pictures_for_people_show_what_is_there():
     instance = np.array([[0, 1], [2, 2]], dtype=np.uint16)
-    shown = instance_picture(instance)
+    shown = instance_image(instance)
     assert shown[0, 0].tolist() == [0, 0, 0]
     assert shown[1, 0].tolist() == shown[1, 1].tolist() != shown[0, 1].tolist()
-    depth = depth_picture(np.array([[0.5, 1.0, np.inf]], dtype=np.float32), near=0.5, far=1.0)
+    depth = depth_image(np.array([[0.5, 1.0, np.inf]], dtype=np.float32), near=0.5, far=1.0)
     assert depth[0, 0].sum() > depth[0, 1].sum() > depth[0, 2].sum()
-    normals = normals_picture(np.array([[[0, 0, -1], [1, 0, 0], [0, 0, 0]]], dtype=np.float32))
+    normals = normals_image(np.array([[[0, 0, -1], [1, 0, 0], [0, 0, 0]]], dtype=np.float32))
     assert normals[0, 0].argmax() == 2
     assert normals[0, 1].argmax() == 0
-    flow = flow_picture(np.array([[[3.0, 0.0], [0.0, 0.0], [np.nan, np.nan]]], dtype=np.float32))
+    flow = flow_image(np.array([[[3.0, 0.0], [0.0, 0.0], [np.nan, np.nan]]], dtype=np.float32))
     assert flow[0, 0].tolist() == [255, 0, 0]
     assert flow[0, 1].tolist() == [255, 255, 255]
     assert flow[0, 2].max() < 40

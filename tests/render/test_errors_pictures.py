@@ -14,13 +14,13 @@ from benchmarks.error_rates.renderers import run_bench_renderers
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError, TwinloopError, UnknownNameError
 from twinloop.core.files import sha256_tree
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve
+from twinloop.generate import RenderConfig, generate_states, render_dataset, resolve_config
 from twinloop.render import open_renderer
 from twinloop.render.catalog import renderer_entry
-from twinloop.sensors.camera.chain import develop
 from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.pipeline import develop
 from twinloop.twin import load_twin
-from twinloop.workflows.generate.render import settings_of
+from twinloop.workflows.generate.render import build_render_settings
 from twinloop.workflows.generate.requests import RenderRequest
 from twinloop.workflows.twin.requests import SensorsShowRequest
 from twinloop.workflows.twin.sensors import show_sensor
@@ -63,7 +63,7 @@ class Tired:
 def states(tmp_path_factory):
     folder = tmp_path_factory.mktemp("states") / "states"
     value = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 1}}
-    generate_states(resolve(value, where="test", folder=folder, keep="all"), folder)
+    generate_states(resolve_config(value, where="test", folder=folder, keep="all"), folder)
     return folder
 
 
@@ -82,7 +82,7 @@ def states(tmp_path_factory):
 )
 def test_words_that_cannot_be_meant_are_refused(words, message):
     with pytest.raises(InputError, match=message):
-        settings_of(dataclasses.replace(ASKED, **words))
+        build_render_settings(dataclasses.replace(ASKED, **words))
 
 
 @pytest.mark.parametrize(
@@ -98,12 +98,12 @@ def test_words_that_cannot_be_meant_are_refused(words, message):
 )
 def test_a_quality_that_cannot_be_is_refused_before_anything_is_drawn(renderer, quality, message):
     with pytest.raises(InputError, match=message):
-        renderer_entry(renderer).settings(quality)
+        renderer_entry(renderer).make_settings(quality)
 
 
 def test_yes_or_no_is_not_taken_from_a_word():
     with pytest.raises(InputError, match="denoise is true or false, .*; given 'maybe'"):
-        renderer_entry("mitsuba").settings({"denoise": "maybe"})
+        renderer_entry("mitsuba").make_settings({"denoise": "maybe"})
 
 
 @pytest.mark.parametrize(

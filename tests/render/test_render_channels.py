@@ -12,7 +12,7 @@ import pytest
 from twinloop.core.errors import UnknownNameError
 from twinloop.render import CHANNELS, Observed, Renderer, SceneStates, decode_srgb, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics, opencv_pose
-from twinloop.render.primitives import ROUND, hits
+from twinloop.render.primitives import ROUND, intersect_primitives
 
 HEIGHT, WIDTH = 60, 80
 # What a renderer may leave of error, beside silhouettes: of depth, relatively, and degrees. The rasterizer's normals
@@ -169,7 +169,7 @@ def test_normals_hold_up_to_the_outline(renderer: Renderer, model: mujoco.MjMode
     with open_renderer(renderer.name, model, height=240, width=320, cameras=["front"]) as large:
         out = large.observe(SceneStates(qpos=np.zeros((1, 0))), channels=("geom", "normal"))["front"]
     rays, pose = lens.unproject(lens.pixel_centres()).reshape(-1, 3), opencv_pose(data.cam_xpos[0], data.cam_xmat[0])
-    _, expected = hits(ROUND, out["geom"][0].ravel(), rays, pose, model, data)
+    _, expected = intersect_primitives(ROUND, out["geom"][0].ravel(), rays, pose, model, data)
     known = np.isfinite(expected[:, 0])
     assert known.sum() > 2000
     away = angle(out["normal"][0].reshape(-1, 3)[known], expected[known])

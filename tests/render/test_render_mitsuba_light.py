@@ -14,7 +14,7 @@ from twinloop.render.mitsuba import MitsubaQuality, MitsubaRenderer
 from twinloop.render.mitsuba.lights import WHITE_LUX, LightExposure
 from twinloop.render.mitsuba.materials import roughness_of_shininess
 from twinloop.render.mitsuba.textures import luminance, surrounding_light
-from twinloop.render.protocol import linear_of
+from twinloop.render.protocol import srgb_to_linear
 from twinloop.twin import load_twin
 
 DARK = '<visual><headlight active="0"/><map zfar="100"/></visual><statistic center="0 0 0" extent="1"/>'
@@ -87,7 +87,7 @@ def test_the_half_shadow_of_a_round_lamp_is_that_of_a_disc(kind: str) -> None:
     expected = shade(angle / (radius / far))
     near = np.abs(across) < 0.2  # farther away a point's light is weaker and comes aslant
     level = profile[near & (expected > 0.999)].mean()
-    assert level == pytest.approx(linear_of(0.5), rel=0.05)
+    assert level == pytest.approx(srgb_to_linear(0.5), rel=0.05)
     np.testing.assert_allclose(profile[near] / level, expected[near], atol=0.08)  # a bulb is 64 points
     assert np.sum((profile / level > 0.05) & (profile / level < 0.95)) >= 10, "the edge of the shadow is wide"
 
@@ -142,8 +142,8 @@ def test_two_numbers_make_light_of_display_values() -> None:
     data = mujoco.MjData(model)
     mujoco.mj_forward(model, data)
     exposure = LightExposure.of(model, data.light_xpos)
-    assert exposure.fill * 0.4 == pytest.approx(linear_of(0.4))
-    assert exposure.fill * 0.4 + exposure.key * 0.5 == pytest.approx(linear_of(0.9))
+    assert exposure.fill * 0.4 == pytest.approx(srgb_to_linear(0.4))
+    assert exposure.fill * 0.4 + exposure.key * 0.5 == pytest.approx(srgb_to_linear(0.9))
     assert exposure.reach[1] == pytest.approx(np.linalg.norm(data.light_xpos[1] - model.stat.center))
 
 
@@ -204,7 +204,7 @@ def test_emission_shows_and_lights_what_is_beside_it() -> None:
     head = DARK + MATT.replace("</asset>", '<material name="glow" rgba="1 .5 .2 1" emission="1"/></asset>')
     world = SHEET + '<geom name="lamp" size=".2" pos="0 0 .3" material="glow"/><camera pos="0 0 2" fovy="40"/>'
     picture = seen(world, head=head)
-    np.testing.assert_allclose(picture[24, 24], np.minimum(linear_of([1.0, 0.5, 0.2]), 0.999), rtol=0.05)
+    np.testing.assert_allclose(picture[24, 24], np.minimum(srgb_to_linear([1.0, 0.5, 0.2]), 0.999), rtol=0.05)
     assert picture[24, 10, 0] > 2 * picture[24, 1, 0] > 0.0
 
 

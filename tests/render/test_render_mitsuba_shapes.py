@@ -10,8 +10,8 @@ import pytest
 
 import twinloop.render.mitsuba.variants as variants
 from twinloop.core.errors import MissingDependencyError
-from twinloop.render.mitsuba.shapes import TriangleMesh, surface
-from twinloop.render.mitsuba.textures import TextureMapping, cube_coordinates, look_up_cube, mapping_of, seen_sky
+from twinloop.render.mitsuba.shapes import TriangleMesh, make_surface
+from twinloop.render.mitsuba.textures import TextureMapping, cube_coordinates, look_up_cube, look_up_sky, make_mapping
 
 SHAPES = """
 <mujoco>
@@ -58,7 +58,7 @@ def test_surfaces_are_closed_face_outwards_and_hold_the_shapes_volume(
     model: mujoco.MjModel, name: str, cube: bool
 ) -> None:
     mapping = TextureMapping(cube=True, uniform=True, side=8, faces=6) if cube else None
-    made = surface(model, model.geom(name).id, mapping, reach=1.0)
+    made = make_surface(model, model.geom(name).id, mapping, reach=1.0)
     a, b, c = made.positions.reshape(-1, 3, 3).transpose(1, 0, 2)
     outward = np.cross(b - a, c - a)
     np.testing.assert_allclose(outward.sum(axis=0), 0.0, atol=1e-7, err_msg="the surface is closed")
@@ -72,7 +72,7 @@ def test_surfaces_are_closed_face_outwards_and_hold_the_shapes_volume(
 
 def test_a_plane_without_end_is_cut_far_away(model: mujoco.MjModel) -> None:
     floor = mujoco.MjModel.from_xml_string("<mujoco><worldbody><geom type='plane' size='0 2 1'/></worldbody></mujoco>")
-    made = surface(floor, 0, None, reach=77.0)
+    made = make_surface(floor, 0, None, reach=77.0)
     np.testing.assert_allclose(made.positions.max(axis=0), [77.0, 2.0, 0.0])
     np.testing.assert_allclose(made.normals, [[0, 0, 1]] * 6)
 
@@ -81,7 +81,7 @@ def test_a_cubes_faces_are_found_where_directions_point(model: mujoco.MjModel) -
     image = np.repeat(np.arange(6, dtype=np.float32), 4)[:, None, None] * np.ones((1, 4, 3), dtype=np.float32)
     axes = np.concatenate([np.eye(3), -np.eye(3)])[[0, 3, 1, 4, 2, 5]]
     np.testing.assert_array_equal(look_up_cube(image, axes)[:, 0], np.arange(6))
-    mapping = mapping_of(model, model.material("cube").id)
+    mapping = make_mapping(model, model.material("cube").id)
     assert mapping == TextureMapping(cube=True, uniform=True, side=8, faces=6)
     triangles = axes[:, None] + 0.1 * np.roll(axes, 2, axis=0)[:, None] * np.array([0, 1, 0.5])[None, :, None]
     rows = cube_coordinates(triangles, mapping)[..., 1] * 6
@@ -91,8 +91,8 @@ def test_a_cubes_faces_are_found_where_directions_point(model: mujoco.MjModel) -
 def test_the_upper_face_of_the_sky_is_above() -> None:
     faces = np.zeros((6 * 4, 4, 3), dtype=np.float32)
     faces[8:12] = [0.0, 0.0, 1.0]
-    np.testing.assert_allclose(seen_sky(faces, np.array([[0.0, 0, 1], [0, 1, 0], [0, 0, -1]]))[:, 2], [1, 0, 0])
-    assert not seen_sky(None, np.array([[0.0, 0, 1]])).any()
+    np.testing.assert_allclose(look_up_sky(faces, np.array([[0.0, 0, 1], [0, 1, 0], [0, 0, -1]]))[:, 2], [1, 0, 0])
+    assert not look_up_sky(None, np.array([[0.0, 0, 1]])).any()
 
 
 @pytest.fixture
@@ -109,7 +109,7 @@ def libraries(folder: Path, monkeypatch: pytest.MonkeyPatch, *names: str) -> lis
     for name in names:
         (folder / name).touch()
     monkeypatch.setattr(variants, "_FOLDERS", (str(folder),))
-    return [path for path in variants._libraries() if path.startswith(str(folder))]
+    return [path for path in variants._list_libraries() if path.startswith(str(folder))]
 
 
 def test_libraries_are_tried_in_the_order_of_trust(
@@ -123,27 +123,27 @@ def test_libraries_are_tried_in_the_order_of_trust(
         "libLLVM-14.so.1",
     ]
     monkeypatch.setenv("DRJIT_LIBLLVM_PATH", "/own/libLLVM.so")
-    assert variants._libraries() == ["/own/libLLVM.so"]
+    assert variants._list_libraries() == ["/own/libLLVM.so"]
 
 
 def test_what_works_is_remembered_and_what_does_not_falls_back(
     nothing_known: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "_libraries", lambda: ["/bad/libLLVM.so", "/good/libLLVM.so"])
+    monkeypatch.setattr(variants, "_list_libraries", lambda: ["/bad/libLLVM.so", "/good/libLLVM.so"])
     tried: list[variants.MitsubaVariant] = []
 
     def attempt(variant: variants.MitsubaVariant) -> str:
         tried.append(variant)
         return "" if variant.library == "/good/libLLVM.so" else "the process was ended by signal 6"
 
-    monkeypatch.setattr(variants, "_try", attempt)
+    monkeypatch.setattr(variants, "_run_trial", attempt)
     monkeypatch.setattr(variants, "Path", lambda path: tmp_path / path.lstrip("/"))
     assert variants.choose_variant() == variants.MitsubaVariant(name="llvm", library="/good/libLLVM.so")
     variants._probe.cache_clear()
     assert variants.choose_variant("llvm").library == "/good/libLLVM.so"
     assert len(tried) == 2
-    monkeypatch.setattr(variants, "_try", lambda variant: "" if variant.name == "scalar" else "it broke")
-    monkeypatch.setattr(variants, "_libraries", lambda: ["/other/libLLVM.so"])
+    monkeypatch.setattr(variants, "_run_trial", lambda variant: "" if variant.name == "scalar" else "it broke")
+    monkeypatch.setattr(variants, "_list_libraries", lambda: ["/other/libLLVM.so"])
     variants._probe.cache_clear()
     assert variants.choose_variant().name == "scalar"
     assert variants.working_variants() == "variants scalar"

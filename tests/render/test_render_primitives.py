@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twinloop.render.primitives import PRIMITIVES, ROUND, hits
+from twinloop.render.primitives import PRIMITIVES, ROUND, intersect_primitives
 
 KINDS = {"plane": 0, "sphere": 2, "capsule": 3, "ellipsoid": 4, "cylinder": 5, "box": 6}
 WORLD = "<mujoco><worldbody><geom type='{}' size='.1 .2 .3' contype='0'/></worldbody></mujoco>"
@@ -35,7 +35,7 @@ def test_distances_and_normals_are_those_of_the_engine(worlds: dict, kind: str, 
     ids = np.zeros(40, dtype=np.int32)
     if kind == "plane" and (camera[:3, 3] - pose[:3, 3]) @ pose[:3, 2] < 0.0:
         return  # its other side, which is not drawn
-    distance, normal = hits(PRIMITIVES, ids, rays, camera, model, data)
+    distance, normal = intersect_primitives(PRIMITIVES, ids, rays, camera, model, data)
     for i, ray in enumerate(rays):
         outward, world_ray = np.zeros(3), camera[:3, :3] @ ray
         expected = mujoco.mju_rayGeom(
@@ -71,8 +71,8 @@ def test_what_is_nothing_or_no_such_kind_stays_unknown(worlds: dict) -> None:
     camera[2, 3] = -3.0
     rays = np.tile([0.0, 0.0, 1.0], (2, 1))
     ids = np.array([-1, 0], dtype=np.int32)
-    distance, normal = hits(PRIMITIVES, ids, rays, camera, model, data)
+    distance, normal = intersect_primitives(PRIMITIVES, ids, rays, camera, model, data)
     assert np.isnan(distance[0])
     assert np.isfinite(distance[1])
     np.testing.assert_array_equal(normal[1], [0.0, 0.0, -1.0])
-    assert np.isnan(hits(ROUND, ids, rays, camera, model, data)[0]).all()
+    assert np.isnan(intersect_primitives(ROUND, ids, rays, camera, model, data)[0]).all()

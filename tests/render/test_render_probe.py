@@ -15,7 +15,7 @@ from twinloop.core.errors import MissingDependencyError, UnknownNameError
 from twinloop.render import RENDERERS, choose_renderer, open_renderer, probe_all, probe_renderer
 from twinloop.render.catalog import RendererEntry
 from twinloop.render.protocol import SceneStates
-from twinloop.render.trial import HEIGHT, WIDTH, problem, scene
+from twinloop.render.trial import HEIGHT, WIDTH, find_problem, make_scene
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_what_probes_as_available_opens_and_what_does_not_has_a_remedy() -> None
 
 def test_a_success_is_remembered_and_a_failure_is_not(own_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trials = []
-    monkeypatch.setattr(probing, "_try", lambda name: trials.append(name) or "")
+    monkeypatch.setattr(probing, "_run_trial", lambda name: trials.append(name) or "")
     assert probe_renderer("gl").available
     probe_renderer.cache_clear()
     assert probe_renderer("gl").available
     assert trials == ["gl"]
-    monkeypatch.setattr(probing, "_try", lambda name: trials.append(name) or "no libEGL")
+    monkeypatch.setattr(probing, "_run_trial", lambda name: trials.append(name) or "no libEGL")
     add_renderer(monkeypatch, "gl", "twinloop.render.gl:GlRenderer", ("numpy",))
     for _ in range(2):
         probe_renderer.cache_clear()
@@ -75,7 +75,7 @@ def write_script(folder: Path, text: str) -> Path:
 def test_a_package_that_is_not_installed_is_named_without_a_trial(
     own_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probing, "_try", lambda name: pytest.fail("tried although its package is missing"))
+    monkeypatch.setattr(probing, "_run_trial", lambda name: pytest.fail("tried although its package is missing"))
     add_renderer(monkeypatch, "filament", "nowhere:Nothing", ("no-such-package",))
     result = probe_renderer("filament")
     assert (result.available, result.detail) == (False, "no-such-package is not installed")
@@ -83,13 +83,13 @@ def test_a_package_that_is_not_installed_is_named_without_a_trial(
 
 
 def test_auto_takes_the_first_that_works(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    monkeypatch.setattr(probing, "_try", lambda name: "no libEGL" if name == "gl" else "")
+    monkeypatch.setattr(probing, "_run_trial", lambda name: "no libEGL" if name == "gl" else "")
     add_renderer(monkeypatch, "warp", "twinloop.render.warp:WarpRenderer", ("numpy",))
     assert choose_renderer() == "warp"
 
 
 def test_when_none_works_every_reason_and_remedy_is_told(monkeypatch: pytest.MonkeyPatch, own_cache: Path) -> None:
-    monkeypatch.setattr(probing, "_try", lambda name: f"{name} is broken")
+    monkeypatch.setattr(probing, "_run_trial", lambda name: f"{name} is broken")
     with pytest.raises(MissingDependencyError, match="gl: gl is broken; warp: ") as caught:
         choose_renderer()
     assert "libegl1 libgl1 or pip install 'twinloop[warp]'" in caught.value.remedy
@@ -137,14 +137,14 @@ def test_opening_gl_leaves_the_environment_able_to_start_processes() -> None:
 
 
 def test_a_trial_asks_for_everything_that_a_renderer_claims() -> None:
-    model = scene()
+    model = make_scene()
     if not probe_renderer("gl").available:
         pytest.skip("renderer gl is not available")
     with open_renderer("gl", model, height=HEIGHT, width=WIDTH) as renderer:
         seen = renderer.observe(SceneStates(qpos=model.qpos0), channels=renderer.channels)["front"]
     right = {channel: values[0] for channel, values in seen.items()}
-    assert problem(model, right) == ""
-    assert problem(model, {"rgb": right["rgb"]}) == ""
+    assert find_problem(model, right) == ""
+    assert find_problem(model, {"rgb": right["rgb"]}) == ""
     spoilt = {
         "rgb": (np.zeros_like(right["rgb"]), "The image is wrong: 0 pixels show the box, at least 50 should."),
         "linear": (right["linear"] / 2 + 0.3, "its linear light is not that of its colours"),
@@ -153,9 +153,9 @@ def test_a_trial_asks_for_everything_that_a_renderer_claims() -> None:
         "normal": (-right["normal"], "The normals are wrong: "),
     }
     for channel, (values, words) in spoilt.items():
-        assert words in problem(model, right | {channel: values})
+        assert words in find_problem(model, right | {channel: values})
     nothing = np.full_like(right["depth"], np.nan)
-    assert "The depth is wrong: nan m" in problem(model, right | {"depth": nothing})
+    assert "The depth is wrong: nan m" in find_problem(model, right | {"depth": nothing})
 
 
 @pytest.mark.slow

@@ -15,9 +15,9 @@ from twinloop.render.protocol import SceneStates
 from twinloop.render.rays.caster import CASTERS, BodyMotion, open_caster, slerp, visible_geoms
 from twinloop.render.rays.embree import EmbreeCaster
 from twinloop.render.rays.mujoco import MujocoCaster
-from twinloop.render.triangles import CHORD, triangles
+from twinloop.render.triangles import CHORD, make_triangles
 from twinloop.twin import load_twin
-from twinloop.twin.quantities.rotation import quat_from_rotation_vector, rotate
+from twinloop.twin.quantities.rotation import quat_from_rotation_vector, rotate_vectors
 
 SHAPES = """
 <mujoco>
@@ -217,7 +217,7 @@ def test_triangles_close_and_keep_within_the_chord(kind) -> None:
     model = mujoco.MjModel.from_xml_string(
         f'<mujoco><worldbody><body><geom type="{kind}" size="{size}" density="1000"/></body></worldbody></mujoco>'
     )
-    corners, faces = triangles(model, 0)
+    corners, faces = make_triangles(model, 0)
     a, b, c = (corners[faces[:, i]] for i in range(3))
     volume = np.einsum("ij,ij->i", a, np.cross(b, c)).sum() / 6
     true = model.body_mass[1] / 1000
@@ -256,7 +256,7 @@ def test_between_two_poses_a_body_turns_evenly_about_one_axis(first, axis, part)
     vector = np.array([[0.3, -0.5, 0.8]])
     for other in (end, -end):
         turned = slerp(begin, other, np.array([[part]]))
-        np.testing.assert_allclose(rotate(turned, vector), rotate(halfway, vector), atol=1e-9)
+        np.testing.assert_allclose(rotate_vectors(turned, vector), rotate_vectors(halfway, vector), atol=1e-9)
 
 
 def _product(left: np.ndarray, right: np.ndarray) -> np.ndarray:

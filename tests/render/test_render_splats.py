@@ -94,7 +94,7 @@ def test_depth_is_that_of_an_opaque_splat_and_ids_are_those_of_bodies() -> None:
 
 def test_a_turned_splat_is_long_along_its_turned_axis() -> None:
     upright = splat((-0.15, 0.0, 0.0), scale=(0.06, 0.01, 0.01))
-    turned = upright.moved((-0.15, 0, 0.15), np.array([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]]))  # x becomes -z
+    turned = upright.transform_splats((-0.15, 0, 0.15), np.array([[0.0, 0, 1], [0, 1, 0], [-1, 0, 0]]))  # x becomes -z
     red = seen(turned)["rgb"][..., 0] > 60
     np.testing.assert_allclose(turned.position, [[-0.15, 0, 0.3]], atol=1e-12)
     assert red.any(axis=1).sum() > 3 * red.any(axis=0).sum()
@@ -110,7 +110,7 @@ def test_a_capture_is_scaled_turned_and_moved() -> None:
         scale=rng.uniform(0.1, 1, (5, 3)),
         rgba=rng.uniform(0, 1, (5, 4)),
     )
-    moved = given.moved([1.0, 2.0, 3.0], turn, scale=0.5)
+    moved = given.transform_splats([1.0, 2.0, 3.0], turn, scale=0.5)
     np.testing.assert_allclose(moved.position, 0.5 * given.position @ turn.T + [1, 2, 3], atol=1e-12)
     before, after = covariance(given), covariance(moved)
     np.testing.assert_allclose(after, 0.25 * turn @ before @ turn.T, atol=1e-12)

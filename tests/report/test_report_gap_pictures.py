@@ -10,8 +10,8 @@ import pytest
 
 from support.pages import ends, panels, titles, traces, upright_lines
 from twinloop.report.figure import BLUE, GREEN, GREY, ORANGE
-from twinloop.report.gap_plots import feature_map, spread_pairs, told_apart
-from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
+from twinloop.report.gap_plots import feature_histograms, feature_map, group_auc
+from twinloop.report.gap_sensors import episode_scores, permutation_histogram, region_maps, tone_quantiles
 
 APART = np.array([[0.5, 1.0, 9.0], [0.0, 2.5, 3.0]])
 HOVER = np.array([["a", "b", "c"], ["d", "e", "f"]])
@@ -21,7 +21,7 @@ def test_every_picture_has_the_map_of_its_regions_upon_it():
     from PIL import Image
 
     pictures = [np.full((20, 60, 3), 40, np.uint8), np.full((40, 30, 3), 200, np.uint8)]
-    figure = telling_regions(pictures, ["real", "simulated"], APART, HOVER)
+    figure = region_maps(pictures, ["real", "simulated"], APART, HOVER)
     assert panels(figure) == ["real", "simulated"]
     image, heat, other_image, other = figure.data
     assert (heat.xaxis, image.xaxis, other.xaxis, other_image.xaxis) == ("x", "x", "x2", "x2")
@@ -47,7 +47,7 @@ def test_every_picture_has_the_map_of_its_regions_upon_it():
 
 
 def test_regions_that_hardly_differ_stay_pale():
-    figure = telling_regions([np.zeros((4, 4, 3), np.uint8)], ["real"], APART / 10, HOVER)
+    figure = region_maps([np.zeros((4, 4, 3), np.uint8)], ["real"], APART / 10, HOVER)
     assert figure.data[1].zmax == 2.0
     assert figure.data[1].showscale is True
 
@@ -77,7 +77,7 @@ def test_tones_are_simulated_across_and_real_up_by_colour():
 
 def test_a_distance_is_shown_with_its_interval_over_those_of_exchanged_labels():
     relabelled = np.array([0.1, 0.1, 0.1, 0.1, 0.3, 0.5])
-    figure = against_chance(0.7, 0.6, 0.95, relabelled, name="distance")
+    figure = permutation_histogram(0.7, 0.6, 0.95, relabelled, name="distance")
     counts, dot = figure.data
     assert (list(counts.x), counts.nbinsx, counts.name) == (relabelled.tolist(), 40, "labels exchanged")
     assert (list(dot.x), list(dot.y), dot.mode) == ([0.7], [2.0], "markers")
@@ -86,7 +86,7 @@ def test_a_distance_is_shown_with_its_interval_over_those_of_exchanged_labels():
     assert dot.name == "observed, with its interval"
     assert dot.hovertemplate.startswith("0.7 [0.6, 0.95]")
     assert titles(figure) == ("distance", "relabellings")
-    outside = against_chance(0.7, 0.8, 0.65, relabelled, name="").data[1]
+    outside = permutation_histogram(0.7, 0.8, 0.65, relabelled, name="").data[1]
     assert ends(outside) == ([0.7], [0.7]), "an end on the wrong side gives no bar"
 
 
@@ -106,7 +106,7 @@ def test_scores_of_episodes_keep_their_side_and_their_names():
 
 def test_groups_of_features_that_tell_are_coloured_and_keep_their_order():
     names, low, high = ["speed", "noise", "delay"], [0.6, 0.4, 0.9], [0.85, 0.65, 1.0]
-    figure = told_apart(names, [0.8, 0.55, 0.99], low, high, [True, False, True])
+    figure = group_auc(names, [0.8, 0.55, 0.99], low, high, [True, False, True])
     seen, unseen = figure.data
     assert (seen.name, seen.marker.color, list(seen.x), list(seen.y)) == (
         "told apart",
@@ -131,7 +131,7 @@ def test_groups_of_features_that_tell_are_coloured_and_keep_their_order():
     assert figure.layout.xaxis.title.text == "area under the curve, features of this group alone"
     assert figure.layout.xaxis.range == (0, 1.02)
     assert figure.layout.height == 100 + 22 * 3, "a frame and three rows"
-    assert [t.name for t in told_apart(["a"], [0.5], [0.4], [0.6], [False]).data] == ["not told apart"]
+    assert [t.name for t in group_auc(["a"], [0.5], [0.4], [0.6], [False]).data] == ["not told apart"]
 
 
 def test_features_are_mapped_with_channels_down_and_kinds_across():
@@ -154,7 +154,7 @@ def test_spreads_are_shares_of_each_side_in_common_bins_with_far_values_at_the_e
     rng = np.random.default_rng(5)
     real, sim = rng.normal(size=(200, 3)), rng.normal(size=(300, 3)) + np.array([0.5, 0.0, 2.0])
     real[0], sim[0] = 50.0, -50.0
-    figure = spread_pairs(["speed", "lag", "noise"], ["m/s", "s", ""], real, sim, names=("lab", "twin"))
+    figure = feature_histograms(["speed", "lag", "noise"], ["m/s", "s", ""], real, sim, names=("lab", "twin"))
     assert panels(figure) == ["speed / m/s", "lag / s", "noise"]
     for name, values, colour in (("lab", real, BLUE), ("twin", sim, ORANGE)):
         lines = traces(figure, name)
@@ -175,7 +175,7 @@ def test_spreads_are_shares_of_each_side_in_common_bins_with_far_values_at_the_e
     assert figure.layout.xaxis2.domain[0] > figure.layout.xaxis.domain[1]
     assert figure.layout.yaxis3.domain[1] < figure.layout.yaxis.domain[0]
     assert {(axis.title.text, axis.rangemode) for axis in figure.select_yaxes()} == {("% of clips", "tozero")}
-    alone = spread_pairs(["lag"], ["s"], real[:, 1:2], sim[:, 1:2])
+    alone = feature_histograms(["lag"], ["s"], real[:, 1:2], sim[:, 1:2])
     assert [trace.name for trace in alone.data] == ["real", "simulated"]
     assert alone.layout.xaxis.domain == (0.0, 1.0)
     assert figure.layout.height - alone.layout.height == 220, "a line of panels"

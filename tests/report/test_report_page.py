@@ -60,7 +60,7 @@ def full_report() -> ReportPage:
     picture = np.full((8, 12, 3), 90, dtype=np.uint8)
     return (
         ReportPage("SO-101 & friends <1>", "real log, 50 episodes")
-        .figures([KeyMetric(label="Yield", value=0.875, unit="1", source="229 attempts", tone="good")])
+        .key_metrics([KeyMetric(label="Yield", value=0.875, unit="1", source="229 attempts", tone="good")])
         .section("Gap", "One.\n\nTwo < three.")
         .table(["joint", "error"], [["pan", 0.25], ["lift", 1.5]], caption="MAE", tones={(1, 1): "bad"})
         .plot(small_figure(), "Held-out error.")
@@ -111,7 +111,7 @@ def test_text_that_looks_like_markup_stays_text() -> None:
     evil = "</script><script>alert(1)</script>"
     figure = error_by_joint([evil], {evil: [1.0]})
     report = ReportPage(evil, evil).section(evil, evil).table([evil], [[evil]], caption=evil).plot(figure, evil)
-    report.figures([KeyMetric(label=evil, value=evil, unit=evil, source=evil)]).image(
+    report.key_metrics([KeyMetric(label=evil, value=evil, unit=evil, source=evil)]).image(
         np.zeros((2, 2, 3), np.uint8), evil
     )
     text = report.html()

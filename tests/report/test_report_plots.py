@@ -7,7 +7,7 @@ import pytest
 
 from twinloop.core.errors import InputError
 from twinloop.report.identification import profile_curves
-from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint, parameter_forest
+from twinloop.report.plots import episode_series, error_by_joint, parameter_draws, parameter_forest
 
 JOINTS = ["pan", "lift", "gripper"]
 PARAMS = ["joint/pan/damping", "joint/lift/damping", "actuator/pan/kp", "object/cube/mass"]
@@ -72,7 +72,7 @@ def test_estimates_are_grouped_by_quantity_and_undetermined_ones_have_no_interva
 
 def test_draws_are_counted_over_their_ranges() -> None:
     draws = np.column_stack([np.linspace(0, 1, 1000), np.full(1000, 5.0), np.full(1000, 0.3)])
-    figure = drawn_parameters(PARAMS[:3], draws, [0, 4, 0.3], [1, 6, 0.3], bins=10)
+    figure = parameter_draws(PARAMS[:3], draws, [0, 4, 0.3], [1, 6, 0.3], bins=10)
     counts = figure.data[0].z
     np.testing.assert_array_equal(counts[0], np.full(10, 100))
     assert counts[1].tolist() == [0] * 5 + [1000] + [0] * 4
@@ -85,7 +85,7 @@ def test_draws_are_counted_over_their_ranges() -> None:
     [
         (lambda: error_by_joint(JOINTS, {"twin": [1.0, 2.0]}), r"3 rows was given the errors of twin in shape \(2,\)"),
         (lambda: episode_series([0, 1], JOINTS, {"measured": np.zeros((3, 3))}), r"Series measured has shape \(3, 3\)"),
-        (lambda: drawn_parameters(PARAMS, np.zeros((5, 3)), [0] * 4, [1] * 4), "3 columns for 4 parameter names"),
+        (lambda: parameter_draws(PARAMS, np.zeros((5, 3)), [0] * 4, [1] * 4), "3 columns for 4 parameter names"),
         (lambda: parameter_forest(PARAMS, [1, 2], [0, 1], [2, 3]), r"4 rows was given the parameters in shape \(2,\)"),
     ],
 )

@@ -11,7 +11,7 @@ from PIL import Image
 from twinloop.cli.main import main
 from twinloop.render import probe_renderer
 from twinloop.render.cameras import intrinsics
-from twinloop.rollout.camera_shots import ImageMotion
+from twinloop.rollout.camera_captures import ImageMotion
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.workflows.twin.sensors import MovingTwin
@@ -36,11 +36,11 @@ def moving():
 
 
 def test_the_moment_is_one_in_which_much_moves(moving):
-    time = moving.busiest("wrist", height=48, width=64)
+    time = moving.find_motion_time("wrist", height=48, width=64)
     motion = ImageMotion(moving.twin.model, "wrist")
     pinhole = intrinsics(moving.twin.model, "wrist", height=48, width=64)
     states = moving.world.poses(time + np.array([-1 / 30, 0.0]))
-    assert motion.pixels(states, {}, pinhole) > 1.0
+    assert motion.measure_motion(states, {}, pinhole) > 1.0
     assert moving.world.time[0] == 0.0
     assert time > 0.5
 

@@ -13,12 +13,12 @@ from twinloop.core.params import SeedPath
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import pinned_files, run_batch
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import read_pinned, rebase, stored, write_pinned
+from twinloop.rollout.pinned_files import list_scenarios, read_pinned, rebase, write_pinned
 from twinloop.simulate import open_backend, rollout
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 from twinloop.twin.spec import ParamSpec
-from twinloop.twin.variant import declaring
+from twinloop.twin.variant import declare_params
 
 STEPS = 12
 
@@ -116,8 +116,8 @@ def test_files_give_back_the_same_world(world, tmp_path):
     text = (tmp_path / "slipped/scenario.yaml").read_text()
     (tmp_path / "slipped/scenario.yaml").write_text(text.replace("meaning: for tests", "meaning: other words"))
     assert read_pinned(tmp_path / "slipped").meaning == "other words"
-    assert stored(tmp_path) == [tmp_path / "slipped"]
-    assert stored(tmp_path / "none") == []
+    assert list_scenarios(tmp_path) == [tmp_path / "slipped"]
+    assert list_scenarios(tmp_path / "none") == []
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_arrays_with_pickles_bombs_or_gaps_are_refused(world, tmp_path, monkeypa
 
 def test_another_version_of_the_twin_is_refused_until_it_is_moved_over(world):
     twin, task, _, pinned = world
-    worn = declaring(twin, [ParamSpec(name="joint/wrist_roll/stiction", nominal=1.5, source="test")])
+    worn = declare_params(twin, [ParamSpec(name="joint/wrist_roll/stiction", nominal=1.5, source="test")])
     worn = dataclasses.replace(worn, hash="f" * 64)
     with pytest.raises(InputError, match="re-based|Move it with"):
         pinned.open(worn)
@@ -227,12 +227,12 @@ def test_a_cluttered_and_tilted_scene_is_pinned_to_the_bit_and_its_clutter_stays
     table, backend = twin.table(1, given).with_seeds(SeedPath.of(3, [0])), open_backend(nthread=1)
     episode = run_batch(twin, task, table, run_seed=3, episodes=[0], backend=backend).episode(0)
     pinned = PinnedWorld.of_episode(episode, twin, task, name="cluttered")
-    begun = pinned.beginning(twin=twin, task=task)
+    begun = pinned.make_worlds(twin=twin, task=task)
     ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
     assert ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
     assert twin.scene is not None
     places = twin.scene.qpos[twin.scene.clutter][:, None] + np.arange(7)
-    like = pinned.beginning(3, twin=twin, task=task)
+    like = pinned.make_worlds(3, twin=twin, task=task)
     assert like.params.seeds is not None
     assert like.params.seeds.episodes.tolist() == [0, 1, 2]  # chance of sensors and commands is varied
     np.testing.assert_array_equal(like.initial.qpos[:, places], np.tile(pinned.initial.qpos[:, places], (3, 1, 1)))

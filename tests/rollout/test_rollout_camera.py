@@ -12,10 +12,10 @@ from twinloop.core.params import SeedPath
 from twinloop.render import SceneStates, open_renderer, probe_renderer
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import TwinCamera, camera_sensors
-from twinloop.rollout.camera_shots import CameraCaptures, ImageMotion, MovingWorld, subframes_needed
+from twinloop.rollout.camera_captures import CameraCaptures, ImageMotion, MovingWorld, count_subframes
 from twinloop.twin import load_twin
 from twinloop.twin.spec import SensorSpec
-from twinloop.twin.variant import equipped
+from twinloop.twin.variant import add_twin_sensors
 
 pytestmark = pytest.mark.skipif(not probe_renderer("gl").available, reason="renderer gl is not available")
 HEIGHT, WIDTH = 240, 320
@@ -111,19 +111,19 @@ def test_an_ideal_camera_shows_what_is_rendered_to_the_bit(rail, draw):
     assert twin.view == twin.target
     with open_renderer("gl", shots.world.model, height=HEIGHT, width=WIDTH) as renderer:
         clean = renderer.render(shots.world.poses(shots.world.time))["front"]
-    np.testing.assert_array_equal(shots.pictures(range(20)), clean)
+    np.testing.assert_array_equal(shots.take_images(range(20)), clean)
 
 
 def test_a_picture_is_as_old_as_its_latency(rail, draw):
     fresh, late = seen(rail, draw, 0.5), seen(rail, draw, 0.5, latency=3 * STEP)
-    shown = late.pictures(range(12))
-    np.testing.assert_array_equal(shown[3:], fresh.pictures(range(12))[:9])
+    shown = late.take_images(range(12))
+    np.testing.assert_array_equal(shown[3:], fresh.take_images(range(12))[:9])
     np.testing.assert_array_equal(shown[:3], shown[[3, 3, 3]], "before, the first picture stands")
 
 
 def test_a_camera_of_its_own_rate_shows_each_picture_as_often_as_it_stands(rail, draw):
     shots = seen(rail, draw, 0.5, frame_rate=10.0)
-    pictures = shots.pictures(range(12))
+    pictures = shots.take_images(range(12))
     same = [bool((one == next_).all()) for one, next_ in itertools.pairwise(pictures)]
     assert same == [one == next_ for one, next_ in itertools.pairwise(shots.captures.number[0, :12])]
     assert 7 <= sum(same) <= 9
@@ -132,7 +132,7 @@ def test_a_camera_of_its_own_rate_shows_each_picture_as_often_as_it_stands(rail,
 @pytest.mark.parametrize("speed", [3.0, -5.0])
 def test_a_rolling_shutter_skews_a_bar_by_speed_times_readout(rail, draw, speed):
     readout = 0.03
-    light = seen(rail, draw, speed, readout=readout).light(1 / 3)
+    light = seen(rail, draw, speed, readout=readout).render_light(1 / 3)
     slope, offset = np.polyfit(np.arange(HEIGHT) + 0.0, centres(light), 1)
     assert slope * HEIGHT == pytest.approx(speed * readout * focal() / 0.999, rel=0.05)
     assert slope * HEIGHT / 2 + offset == pytest.approx(WIDTH / 2, abs=0.2), "the middle row's time is the picture's"
@@ -140,8 +140,8 @@ def test_a_rolling_shutter_skews_a_bar_by_speed_times_readout(rail, draw, speed)
 
 def test_a_global_shutter_smears_a_bar_over_speed_times_exposure(rail, draw):
     """The mean square width of a bar w smeared over s is (w² + s²) / 12."""
-    still = seen(rail, draw, 0.0).light(1 / 3)
-    moved = seen(rail, draw, 4.0, exposure_time=0.04).light(1 / 3)
+    still = seen(rail, draw, 0.0).render_light(1 / 3)
+    moved = seen(rail, draw, 4.0, exposure_time=0.04).render_light(1 / 3)
 
     def spread(light):
         grey = light[HEIGHT // 2, :, 1] - light[..., 1].min()
@@ -158,8 +158,8 @@ def test_a_global_shutter_smears_a_bar_over_speed_times_exposure(rail, draw):
 
 
 def test_one_look_shows_neither(rail, draw):
-    sharp = seen(rail, draw, 0.9).light(1 / 3)
-    single = seen(rail, draw, 0.9, most=1, exposure_time=0.04, readout=0.03).light(1 / 3)
+    sharp = seen(rail, draw, 0.9).render_light(1 / 3)
+    single = seen(rail, draw, 0.9, most=1, exposure_time=0.04, readout=0.03).render_light(1 / 3)
     np.testing.assert_array_equal(sharp, single)
 
 
@@ -167,7 +167,7 @@ def test_a_lens_bends_the_bar_as_its_formula_says_and_leaves_no_corner_empty(rai
     bend = {"lens_k1": -0.28, "lens_k2": 0.08, "lens_p1": 0.003}
     shots = seen(rail, draw, 0.9, most=1, **bend)
     assert shots.camera.view.width > WIDTH
-    light = shots.light(1 / 3 + 0.2)  # 0.18 m to the right
+    light = shots.render_light(1 / 3 + 0.2)  # 0.18 m to the right
     assert light.min() > 0.0
     edges = shots.camera.lens
     for row in (8, HEIGHT // 2, HEIGHT - 8):
@@ -183,8 +183,8 @@ def test_a_lens_bends_the_bar_as_its_formula_says_and_leaves_no_corner_empty(rai
 def test_what_happens_by_chance_depends_on_world_and_capture_alone(rail, draw):
     values = {"noise_scale": 1.0, "read_noise": 30.0, "drop_rate": 0.3, "exposure_time": 0.01}
     one, other = seen(rail, draw, 0.5, **values), seen(rail, draw, 0.5, **values)
-    whole = one.pictures(range(12))
-    parts = np.concatenate([other.pictures(range(k, k + 4)) for k in (0, 4, 8)])
+    whole = one.take_images(range(12))
+    parts = np.concatenate([other.take_images(range(k, k + 4)) for k in (0, 4, 8)])
     np.testing.assert_array_equal(whole, parts)
     assert (one.captures.number[0, 1:] == one.captures.number[0, :-1]).any(), "some were dropped"
     with pytest.raises(InputError, match="has no seed path"):
@@ -197,17 +197,17 @@ def test_motion_in_pictures_is_that_of_the_pinhole(rail):
     pinhole = intrinsics(twin.model, "front", height=HEIGHT, width=WIDTH)
     motion = ImageMotion(twin.model, "front")
     states = SceneStates(qpos=np.array([[0.0], [0.1]]))
-    assert motion.pixels(states, {}, pinhole) == pytest.approx(0.1 * focal() / 0.999)
+    assert motion.measure_motion(states, {}, pinhole) == pytest.approx(0.1 * focal() / 0.999)
     fast = SceneStates(qpos=np.array([[-0.3], [0.3]]))  # at the ends of it the bar is not where anybody looks
-    assert motion.pixels(fast, {}, pinhole) == pytest.approx(0.6 * focal() / 0.999)
-    assert motion.pixels(states.take([0, 0]), {}, pinhole) < 1e-9
-    assert [subframes_needed(p, 16) for p in (0.0, 0.2, 0.5, 3.0, 99.0)] == [1, 1, 2, 4, 16]
-    assert subframes_needed(99.0, 1) == 1
+    assert motion.measure_motion(fast, {}, pinhole) == pytest.approx(0.6 * focal() / 0.999)
+    assert motion.measure_motion(states.take([0, 0]), {}, pinhole) < 1e-9
+    assert [count_subframes(p, 16) for p in (0.0, 0.2, 0.5, 3.0, 99.0)] == [1, 1, 2, 4, 16]
+    assert count_subframes(99.0, 1) == 1
 
 
 def test_another_device_before_a_camera_keeps_what_was_simulated(rail):
     twin = rail(latency=0.02)
-    webcam = equipped(twin, {"front": SensorSpec(device="uvc_webcam", camera="front")})
+    webcam = add_twin_sensors(twin, {"front": SensorSpec(device="uvc_webcam", camera="front")})
     assert (webcam.hash, webcam.model) == (twin.hash, twin.model)
     assert webcam.devices["front"].name == "uvc_webcam"
     assert webcam.sensor_values(webcam.table(1), "front")["readout"] == 0.03
@@ -215,7 +215,7 @@ def test_another_device_before_a_camera_keeps_what_was_simulated(rail):
     others = {name for name in twin.params if not name.startswith("sensor/front/")}
     assert others <= set(webcam.params)
     with pytest.raises(UnknownNameError, match="Nearest existing: uvc_webcam"):
-        equipped(twin, {"front": SensorSpec(device="uvc_webcm", camera="front")})
+        add_twin_sensors(twin, {"front": SensorSpec(device="uvc_webcm", camera="front")})
 
 
 def test_sensors_are_found_by_their_cameras_and_refused_by_kind(rail):
@@ -223,7 +223,7 @@ def test_sensors_are_found_by_their_cameras_and_refused_by_kind(rail):
     assert camera_sensors(twin) == {"front": "front"}
     with pytest.raises(InputError, match=r"The sensor lidar of rail is of the kind lidar \(mid360\)"):
         TwinCamera.of(twin, twin.table(1), "lidar", height=32, width=32)
-    twice = equipped(twin, {"second": SensorSpec(device="ideal", camera="front")})
+    twice = add_twin_sensors(twin, {"second": SensorSpec(device="ideal", camera="front")})
     with pytest.raises(InputError, match="front and second of rail use the same camera front"):
         camera_sensors(twice)
 

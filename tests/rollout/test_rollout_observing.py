@@ -10,7 +10,7 @@ import pytest
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import resolve
+from twinloop.generate import resolve_config
 from twinloop.generate.readings import environment_spec
 from twinloop.generate.states import generate_states
 from twinloop.rollout import EpisodeStart, ExpertActor, TrackerNoise, WorldObserver, offered_contract, run_batch
@@ -31,7 +31,7 @@ def task():
 
 
 def resolved(value):
-    return resolve(value, where="test", folder=Path())
+    return resolve_config(value, where="test", folder=Path())
 
 
 class Spy:
@@ -47,7 +47,7 @@ class Spy:
         observer = WorldObserver(self.task.twin, self.task, worlds, tracker=self.tracker)
 
         def controller(simulation):
-            self.seen.append(observer.look(simulation.state, simulation.step_index))
+            self.seen.append(observer.observe_worlds(simulation.state, simulation.step_index))
             return act(simulation)
 
         return controller
@@ -74,7 +74,7 @@ def test_readings_of_running_worlds_are_those_of_the_record():
 def test_a_tracker_errs_by_its_offset_and_noise_alone(task):
     names = task.environment_names
     true, half = np.zeros((2, len(names))), np.full((2, len(names)), 0.5)
-    seen = TrackerNoise(noise=0.1, offset=(0.01, 0.02, 0.03)).see(true, names, half)
+    seen = TrackerNoise(noise=0.1, offset=(0.01, 0.02, 0.03)).add_errors(true, names, half)
     wanted = {"x": 0.01, "y": 0.02, "z": 0.03}
     np.testing.assert_allclose(seen, [[wanted.get(name.rpartition(".")[2], 0.0) for name in names]] * 2)
 

@@ -13,7 +13,7 @@ from twinloop.core.params import SeedPath
 from twinloop.core.records import Provenance
 from twinloop.randomize import Plan, default_draws
 from twinloop.rollout import run_batch
-from twinloop.rollout.readings import BodySensors, reading_columns, reporting_sensors
+from twinloop.rollout.readings import BodySensors, reading_columns, select_sensors
 from twinloop.rollout.sensing import joint_readings
 from twinloop.rollout.substeps import Restepper
 from twinloop.simulate import InitialState, open_backend, rollout
@@ -248,12 +248,12 @@ def test_what_cannot_be_read_says_why(robot, tmp_path):
     camera = tmp_path / "camera.yaml"
     camera.write_text("base: so101_tabletop\nname: x\nsensors: {front: {device: uvc_webcam}}\n")
     with pytest.raises(InputError, match="The sensor front of x is a camera, which gives no numeric readings"):
-        reporting_sensors(load_twin(camera), ["front"])
-    assert reporting_sensors(load_twin(camera), "all") == ()
+        select_sensors(load_twin(camera), ["front"])
+    assert select_sensors(load_twin(camera), "all") == ()
     panda = tmp_path / "panda.yaml"
     panda.write_text("base: panda_tabletop\nname: y\nsensors: {motors: {device: ideal_servo}}\n")
     with pytest.raises(InputError, match="reports currents, but the motor constants of some joints are unknown"):
-        reporting_sensors(load_twin(panda), "all")
+        select_sensors(load_twin(panda), "all")
     steps = {"sensor/wrist_imu/gyro_bias_x": np.zeros((1, 20))}
     table = made.params.take([0]).with_steps(steps)
     sensors = BodySensors(twin)

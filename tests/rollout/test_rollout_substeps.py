@@ -98,7 +98,7 @@ def test_what_is_known_before_the_next_command_is_of_the_last(hard):
     jump = np.abs(made.records["actuator_force"][1:, 0] - made.ends["actuator_force"][:-1]).max(axis=0)
     smooth = np.abs(made.records["actuator_force"][:, -1] - made.ends["actuator_force"]).max(axis=0)
     assert (jump > 3 * smooth).any()
-    rest = world.before(["ctrl", "actuator_force"])
+    rest = world.read_initial_records(["ctrl", "actuator_force"])
     assert rest["ctrl"].shape == (6,)
     np.testing.assert_array_equal(world.run([3], record=("ctrl",)).states, made.states[[3]])
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.scenario.ablate import AblationTerm, ablate, term_names, terms_of
-from twinloop.scenario.counterfactual import counterfactual, parse_what
+from twinloop.scenario.ablate import AblationTerm, ablate, find_terms, term_names
+from twinloop.scenario.counterfactual import compare_doses, parse_change
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.twin import load_twin
 
@@ -42,9 +42,9 @@ def test_a_planted_threshold_is_found_and_halved_down_to(twin):
         return row["object/cube/friction/slide"] > 0.41 + 0.02 * luck
 
     attempt = attempts(twin, table, law)
-    what = parse_what("object/cube/friction/slide=0.1..0.9:5", twin)
+    what = parse_change("object/cube/friction/slide=0.1..0.9:5", twin)
     base = attempt({"object/cube/friction/slide": 0.2})
-    contrasts, (crossing,) = counterfactual(attempt, base, table, [what], refine=6)
+    contrasts, (crossing,) = compare_doses(attempt, base, table, [what], refine=6)
     assert crossing.low <= 0.42 <= crossing.high
     assert crossing.high - crossing.low == pytest.approx(0.2 / 2**6)
     assert [one.dose for one in contrasts] == sorted(one.dose for one in contrasts)
@@ -56,14 +56,14 @@ def test_a_planted_threshold_is_found_and_halved_down_to(twin):
 
 def test_doses_scale_and_shift_each_worlds_own_value(twin):
     table = own(twin, **{"object/cube/mass": np.linspace(0.02, 0.05, N)})
-    twice = parse_what("object/cube/mass*=2", twin)
+    twice = parse_change("object/cube/mass*=2", twin)
     assert twice.values(table, 2.0)["object/cube/mass"] == pytest.approx(np.linspace(0.04, 0.1, N))
-    more = parse_what("actuator/*/delay+=0.01", twin)
+    more = parse_change("actuator/*/delay+=0.01", twin)
     assert len(more.names) == 6
     assert more.values(table, 0.01)["actuator/elbow_flex/delay"] == pytest.approx(0.043)
-    spaced = parse_what("joint/*/frictionloss*=0.25..4:3", twin)
+    spaced = parse_change("joint/*/frictionloss*=0.25..4:3", twin)
     assert spaced.doses == pytest.approx((0.25, 1.0, 4.0))
-    assert parse_what("sensor/elbow_flex/offset=-0.02..0.02:3", twin).doses == pytest.approx((-0.02, 0.0, 0.02))
+    assert parse_change("sensor/elbow_flex/offset=-0.02..0.02:3", twin).doses == pytest.approx((-0.02, 0.0, 0.02))
 
 
 @pytest.mark.parametrize(
@@ -78,12 +78,12 @@ def test_doses_scale_and_shift_each_worlds_own_value(twin):
 )
 def test_a_question_that_cannot_be_read_says_how_to_write_it(twin, text, said):
     with pytest.raises(InputError, match=said):
-        parse_what(text, twin)
+        parse_change(text, twin)
 
 
 def test_a_parameter_that_does_not_exist_names_the_nearest(twin):
     with pytest.raises(UnknownNameError, match="Nearest existing: object/cube/mass"):
-        parse_what("object/cube/mas=0.1", twin)
+        parse_change("object/cube/mas=0.1", twin)
 
 
 def test_a_change_that_no_world_survives_says_so(twin):
@@ -91,7 +91,7 @@ def test_a_change_that_no_world_survives_says_so(twin):
     base = attempts(twin, table, lambda row, luck: luck > 0.5)({})
     lost = TrialOutcomes(actor="law", success=np.zeros(N, dtype=bool), valid=np.zeros(N, dtype=bool))
     with pytest.raises(InputError, match=r"object/cube/mass=1: no world is valid"):
-        counterfactual(lambda values: lost, base, table, [parse_what("object/cube/mass=1", twin)])
+        compare_doses(lambda values: lost, base, table, [parse_change("object/cube/mass=1", twin)])
     with pytest.raises(InputError, match="All 16 worlds are invalid"):
         lost.failure_rate()
 
@@ -104,13 +104,13 @@ def test_the_planted_term_comes_first_and_the_idle_ones_are_named(twin):
         return (row["actuator/elbow_flex/delay"] < 0.1) & (row["object/cube/mass"] < 0.4 + 0.2 * luck)
 
     attempt = attempts(twin, table, law)
-    found = ablate(attempt, attempt({}), table, terms_of(twin, pictures=False))
+    found = ablate(attempt, attempt({}), table, find_terms(twin, pictures=False))
     assert [row.term.name for row in found.terms][:1] == ["command delay"]
     first = found.terms[0]
-    assert first.needed == pytest.approx(
+    assert first.gain_without == pytest.approx(
         law({**{n: table[n] for n in NAMES}, "actuator/elbow_flex/delay": np.zeros(N)}, np.linspace(0, 1, N)).mean()
     )
-    assert first.enough == 1.0
+    assert first.loss_alone == 1.0
     assert first.verdict() == "needed and enough"
     assert first.parameters == tuple(n for n in twin.params if n.startswith("actuator/") and n.endswith("/delay"))
     assert "backlash" not in found.idle  # this twin has no gears
@@ -125,7 +125,7 @@ def test_two_terms_that_fail_together_are_both_needed_and_neither_is_enough(twin
         return (row["actuator/elbow_flex/delay"] < 0.1) | (row["object/cube/mass"] < 0.4)
 
     attempt = attempts(twin, table, law)
-    found = ablate(attempt, attempt({}), table, terms_of(twin, ["command delay", "object mass"]))
+    found = ablate(attempt, attempt({}), table, find_terms(twin, ["command delay", "object mass"]))
     assert {row.verdict() for row in found.terms} == {"needed, with others"}
 
 
@@ -137,17 +137,19 @@ def test_without_anything_to_switch_off_it_says_so(twin):
 
 
 def test_terms_cover_the_twin_once_each_and_know_their_names(twin):
-    terms = terms_of(twin)
+    terms = find_terms(twin)
     told = [name for term in terms for name in term.neutral]
     assert len(told) == len(set(told))
     assert all(
         twin.params[name].low <= value <= twin.params[name].high for t in terms for name, value in t.neutral.items()
     )
     assert {"object/cube/friction/slide", "joint/elbow_flex/frictionloss", "sensor/elbow_flex/offset"} <= set(told)
-    assert not any(name.startswith(("light/", "camera/")) for t in terms_of(twin, pictures=False) for name in t.neutral)
-    assert [t.name for t in terms_of(twin, ["light"], pictures=False)] == ["light"]
+    assert not any(
+        name.startswith(("light/", "camera/")) for t in find_terms(twin, pictures=False) for name in t.neutral
+    )
+    assert [t.name for t in find_terms(twin, ["light"], pictures=False)] == ["light"]
     with pytest.raises(UnknownNameError, match="Nearest existing: backlash"):
-        terms_of(twin, ["backlsh"])
+        find_terms(twin, ["backlsh"])
     with pytest.raises(InputError, match="no parameter of backlash"):
-        terms_of(twin, ["backlash"])
+        find_terms(twin, ["backlash"])
     assert len(term_names()) == len(set(term_names()))

@@ -11,8 +11,8 @@ import pytest
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.files import write_json
-from twinloop.workflows.scenario.circle import ScenarioChange, _apart, _gated, _sources
 from twinloop.workflows.scenario.requests import LoopRequest
+from twinloop.workflows.scenario.retrain import ScenarioChange, _add_scenario_suite, _decide_gate, _training_sources
 
 ASKED = LoopRequest(name="miss", policy="old", output=Path("out"), within=0.1)
 
@@ -53,8 +53,8 @@ def decided(nominal, miss, other):
     sides = []
     for at, policy in enumerate(("old", "new")):
         failures = tried(policy, "failures", {"miss": miss[at], "other": other[at]})
-        sides.append(_apart([tried(policy, "nominal", {"nominal": nominal[at]}), failures], "miss"))
-    decision = _gated(ASKED, sides[1], sides[0], ["miss", "other"])
+        sides.append(_add_scenario_suite([tried(policy, "nominal", {"nominal": nominal[at]}), failures], "miss"))
+    decision = _decide_gate(ASKED, sides[1], sides[0], ["miss", "other"])
     return decision.passed, {rule.rule: rule.verdict for rule in decision.rules}
 
 
@@ -92,12 +92,12 @@ def test_a_change_is_counted_over_the_trials_of_one_slice_that_both_had():
 
 def test_nobody_trains_on_without_knowing_what_was_trained_on(tmp_path):
     with pytest.raises(InputError, match="does not record the policy's training data. Give them with --data"):
-        _sources(ASKED, tmp_path)
+        _training_sources(ASKED, tmp_path)
     write_json(tmp_path / "result.json", {"config": {"sources": [{"data": "sim", "units": "deg"}]}})
-    assert _sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]
-    assert _sources(LoopRequest(name="miss", policy="old", output=Path("out"), data=("a", "b")), tmp_path) == [
+    assert _training_sources(ASKED, tmp_path) == [{"data": "sim", "units": "deg"}]
+    assert _training_sources(LoopRequest(name="miss", policy="old", output=Path("out"), data=("a", "b")), tmp_path) == [
         {"data": "a", "kind": "sim"},
         {"data": "b", "kind": "sim"},
     ]
     with pytest.raises(InputError, match="--share 1"):
-        _sources(LoopRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)
+        _training_sources(LoopRequest(name="miss", policy="old", output=Path("out"), share=1.0), tmp_path)

@@ -19,14 +19,14 @@ from twinloop.release import PolicyRegistry
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import read_pinned, rewrite_pinned, write_pinned
-from twinloop.scenario.regress import expectation
+from twinloop.scenario.regress import format_expectation
 from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
 from twinloop.workflows.scenario import places
 from twinloop.workflows.scenario.augment import write_plan
-from twinloop.workflows.scenario.failure import RebuiltWorld, acting_again
+from twinloop.workflows.scenario.failure import RebuiltWorld, find_actor
 
 SLIP = "object/cube/friction/slide"
 TRIES = 5  # the fewest of which, where all turn, chance is below 5 %: 2⁻⁵
@@ -54,7 +54,7 @@ def said(capsys, *words):
 
 def test_a_scenario_that_succeeded_and_now_fails_fails_the_build(slippery, tmp_path, capsys):
     was = TrialOutcomes.of_outcomes("1" * TRIES, "a better one")
-    write_pinned(replace(slippery, evidence={"expected": expectation("expert", was)}), tmp_path / "slippery")
+    write_pinned(replace(slippery, evidence={"expected": format_expectation("expert", was)}), tmp_path / "slippery")
     code, found = said(capsys, "regress", "--scenarios", str(tmp_path))
     assert code == 1
     assert found["regressed"] == ["slippery"]
@@ -90,14 +90,14 @@ def test_what_is_not_there_is_named_with_what_is(slippery, tmp_path, monkeypatch
     write_pinned(slippery, tmp_path / "slippery")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(UnknownNameError, match="Nearest existing: slippery"):
-        places.opened("slipery", tmp_path)
-    assert places.opened(str(tmp_path / "slippery"), tmp_path / "elsewhere")[1].name == "slippery"
+        places.open_scenario("slipery", tmp_path)
+    assert places.open_scenario(str(tmp_path / "slippery"), tmp_path / "elsewhere")[1].name == "slippery"
     with pytest.raises(InputError, match="holds no scenario. Make one of a failed episode"):
-        places.every((), tmp_path / "none")
+        places.open_scenarios((), tmp_path / "none")
     with pytest.raises(InputError, match="is no LeRobot dataset with an episode '3'"):
-        places.locate("some/where:3")
+        places.locate_episode("some/where:3")
     with pytest.raises(InputError, match="no workspace here to look it up in"):
-        places.locate("0a1b2c")
+        places.locate_episode("0a1b2c")
     with pytest.raises(InputError, match="not a policy's folder"):
         places.policy_folder("champion")
 
@@ -170,7 +170,7 @@ def test_a_failure_of_a_dataset_becomes_a_scenario_with_its_evidence(tmp_path, c
     assert said(capsys, *words, "slips")[0] == 2  # the name is taken
     code, found = said(capsys, "regress", "--scenarios", home)
     assert (code, found["scenarios"][0]["verdict"]) == (0, "unchanged")
-    better = replace(pinned, evidence={"expected": expectation("expert", TrialOutcomes.of_outcomes("1" * 8))})
+    better = replace(pinned, evidence={"expected": format_expectation("expert", TrialOutcomes.of_outcomes("1" * 8))})
     rewrite_pinned(better, tmp_path / "scenarios/slips")
     assert said(capsys, "regress", "--scenarios", home)[0] == 1
     assert said(capsys, "regress", "--scenarios", home, "--accept")[0] == 0
@@ -197,7 +197,7 @@ def test_who_acted_is_taken_from_the_episode_where_that_policy_is_here(slippery,
     def who(actor: str, digest: str = "") -> tuple[str, str]:
         world = replace(slippery, origin=replace(slippery.origin, actor=actor))
         made = RebuiltWorld(world=world, twin=twin, task=task, exact=None, parameters="", lines=(), policy_hash=digest)
-        return acting_again(made)
+        return find_actor(made)
 
     assert who(task.expert_version) == ("expert", "Actor: the task's expert, as in the episode.")
     assert who("policy:pick", "a" * 64) == (

@@ -11,12 +11,12 @@ import pytest
 from support.pages import KeptReport
 from twinloop.core.decision import GateDecision
 from twinloop.scenario.ablate import AblationResult, AblationTerm, TermEffect
-from twinloop.scenario.counterfactual import HalfSuccessDose, ParameterChange, adjusted, contrast
+from twinloop.scenario.counterfactual import HalfSuccessDose, ParameterChange, adjust_p_values, compare_outcomes
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import clopper_pearson
-from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
-from twinloop.workflows.scenario.ask import _contrasts_table, doses_section, scenario_section, terms_section
-from twinloop.workflows.scenario.circle import ScenarioChange, changes_page, changes_table
+from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.workflows.scenario.interventions import _contrasts_table, doses_section, scenario_section, terms_section
+from twinloop.workflows.scenario.retrain import ScenarioChange, changes_section, changes_table
 
 LEVEL = 0.9
 WHAT = ParameterChange(pattern="object/cube/mass", names=("object/cube/mass",), op="scale", doses=(0.5, 2.0))
@@ -34,9 +34,9 @@ BASE = tried("1100000000")
 
 
 def asked():
-    halved = contrast(WHAT.text, ("m",), 0.5, BASE, tried("0111110000"), level=LEVEL)
-    doubled = contrast(WHAT.text, ("m",), 2.0, BASE, tried("1000000000"), level=LEVEL)
-    return adjusted([halved, doubled])
+    halved = compare_outcomes(WHAT.text, ("m",), 0.5, BASE, tried("0111110000"), level=LEVEL)
+    doubled = compare_outcomes(WHAT.text, ("m",), 2.0, BASE, tried("1000000000"), level=LEVEL)
+    return adjust_p_values([halved, doubled])
 
 
 def ends(interval) -> str:
@@ -97,8 +97,8 @@ def test_how_often_a_scenario_fails_counts_failures():
 def test_terms_are_told_with_what_is_needed_and_what_is_enough():
     term = AblationTerm(name="delay", meaning="commands come late", neutral={})
     bare = tried("1" * 10)
-    without = contrast("delay", ("d",), 0.0, BASE, tried("1111111110"), level=LEVEL, alternative="greater")
-    alone = contrast("delay", ("d",), 0.0, bare, tried("0000011111"), level=LEVEL, alternative="less")
+    without = compare_outcomes("delay", ("d",), 0.0, BASE, tried("1111111110"), level=LEVEL, alternative="greater")
+    alone = compare_outcomes("delay", ("d",), 0.0, bare, tried("0000011111"), level=LEVEL, alternative="less")
     row = TermEffect(term=term, parameters=("actuator/a/delay",), without=without, alone=alone)
     page = KeptReport()
     terms_section(page, AblationResult(base=BASE, bare=bare, terms=(row,), idle=("play",)), LEVEL)
@@ -122,7 +122,7 @@ def test_a_change_is_told_before_and_after_and_whether_it_is_mended():
     change = ScenarioChange(name="miss", before=clopper_pearson(12, 20), after=clopper_pearson(17, 20), pairs=pairs)
     decision = GateDecision(candidate="new", candidate_hash="", alpha=0.05, looks="any", rules=())
     page = KeptReport()
-    changes_page(page, PINNED, [change], decision, {"episodes": 3, "attempted": 4})
+    changes_section(page, PINNED, [change], decision, {"episodes": 3, "attempted": 4})
     before, after = clopper_pearson(12, 20).percent(), clopper_pearson(17, 20).percent()
     assert page.key_figures == [("miss", f"{before} → {after}", "20 trials in the same worlds")]
     assert page.tables[0] == {

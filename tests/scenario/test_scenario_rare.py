@@ -7,18 +7,18 @@ import pytest
 from scipy.stats import multivariate_normal, norm
 
 from twinloop.core.errors import InputError
-from twinloop.scenario.rare import (
+from twinloop.scenario.rare_failures import (
     CELLS,
     FailureMap,
     ProposalMixture,
     ScoredPoints,
     SearchOptions,
-    failure_rate,
-    illuminate,
+    choose_map_axes,
+    estimate_failure_rate,
+    extend_failure_map,
     log_density,
-    map_axes,
 )
-from twinloop.scenario.search import simplified
+from twinloop.scenario.search import simplify_failures
 from twinloop.stats.proportion import weighted_rate
 
 WAY = np.array([0.6, 0.6, 0.529])
@@ -39,7 +39,9 @@ def half_space(threshold, *, both=False):
 
 def coverage(threshold, axes, runs, *, both=False):
     truth = norm.sf(threshold) + both * norm.sf(threshold + 0.3)
-    rates = [failure_rate(half_space(threshold, both=both), axes, SearchOptions(seed=s)).rate for s in range(runs)]
+    rates = [
+        estimate_failure_rate(half_space(threshold, both=both), axes, SearchOptions(seed=s)).rate for s in range(runs)
+    ]
     covered = np.mean([r.interval.low <= truth <= r.interval.high for r in rates])
     return covered, np.array([float(r.interval.estimate) for r in rates]) / truth, rates
 
@@ -84,7 +86,7 @@ def test_draws_of_a_proposal_average_to_one_when_weighted():
     z = proposal.draw(20_000, np.random.default_rng(1))
     weights = np.exp(proposal.log_weight(z))
     assert weights.mean() == pytest.approx(1.0, abs=0.05)
-    assert set(np.unique(proposal.origin(np.array([[1.5, -1.0], [-3.0, 3.0]])))) == {0, -1}
+    assert set(np.unique(proposal.most_probable_mode(np.array([[1.5, -1.0], [-3.0, 3.0]])))) == {0, -1}
 
 
 def test_what_never_happened_and_what_rests_on_one_draw_are_said():
@@ -100,7 +102,7 @@ def test_what_never_happened_and_what_rests_on_one_draw_are_said():
 
 
 def test_without_a_search_it_is_plain_counting():
-    found = failure_rate(half_space(1.0), 5, SearchOptions(rounds=0, draws=4000, seed=3))
+    found = estimate_failure_rate(half_space(1.0), 5, SearchOptions(rounds=0, draws=4000, seed=3))
     assert found.proposal.modes == 0
     assert float(found.rate.interval.estimate) == found.seen.failed.mean()
     assert float(found.rate.interval.low) < norm.sf(1.0) < float(found.rate.interval.high)
@@ -111,25 +113,25 @@ def test_lost_worlds_are_no_failures():
         seen = half_space(1.0)(z)
         return ScoredPoints(z=z, score=seen.score, failed=seen.failed & (z[:, 4] < 0), lost=z[:, 4] >= 0)
 
-    found = failure_rate(tried, 5, SearchOptions(rounds=3, draws=4000, seed=3))
+    found = estimate_failure_rate(tried, 5, SearchOptions(rounds=3, draws=4000, seed=3))
     assert float(found.rate.interval.low) < norm.sf(1.0) / 2 < float(found.rate.interval.high)
 
 
 def test_the_archive_holds_the_most_probable_failure_of_each_cell():
     tried = half_space(2.0)
-    found = failure_rate(tried, 6, SearchOptions(seed=2))
-    axes = map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.seen)
+    found = estimate_failure_rate(tried, 6, SearchOptions(seed=2))
+    axes = choose_map_axes([f"p{i}" for i in range(6)], (), found.proposal, found.seen)
     assert set(axes) < {0, 1, 2}
     archive = FailureMap.of(axes, found.seen)
     before = len(archive.failures)
     active = np.arange(6) < 3
-    illuminate(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
+    extend_failure_map(archive, tried, active, worlds=128, rounds=4, rng=np.random.default_rng(0))
     assert len(archive.failures) > before
     best = archive.failures[0]
     assert 2.0 <= np.linalg.norm(archive.seen.z[best]) < 2.9  # the nearest failure lies at 2.0
     failures = np.flatnonzero(archive.seen.failed & ~archive.seen.lost)
     assert best == failures[np.argmax(log_density(archive.seen.z[failures]))]
-    assert np.isfinite(archive.odds).sum() == len(archive.failures) <= CELLS**2
+    assert np.isfinite(archive.log_density_drop).sum() == len(archive.failures) <= CELLS**2
     for (i, j), row in archive.rows.items():
         quantile = norm.cdf(archive.seen.z[row][list(axes)])
         assert (i, j) == tuple(np.minimum((quantile * CELLS).astype(int), CELLS - 1))
@@ -145,7 +147,7 @@ def test_what_a_failure_does_not_need_goes_back_to_the_middle():
     rng = np.random.default_rng(0)
     z = rng.normal(size=(3, 40))
     z[:, [3, 7]] = 2.6
-    best, seen = simplified(tried, z, rounds=24, rng=rng)
+    best, seen = simplify_failures(tried, z, rounds=24, rng=rng)
     assert tried(best).failed.all()
     assert ((best != 0).sum(axis=1) <= 6).all()
     assert (best[:, [3, 7]] > 0).all()

@@ -10,11 +10,11 @@ import pytest
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import uniforms
-from twinloop.hardware.hidden import hidden_cell
+from twinloop.hardware.hidden import make_hidden_cell
 from twinloop.rollout import ExpertActor, run_batch
 from twinloop.rollout.observing import TrackerNoise
 from twinloop.rollout.pinned import WorldOrigin
-from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, pin_log, placement
+from twinloop.scenario.rebuild import TABLE, TRACKER_OFFSET_M, LoggedEpisode, place_objects, scenario_from_log
 from twinloop.scenario.trials import try_actor, try_commands
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
@@ -30,7 +30,7 @@ def twin():
 
 def record(twin, *, nstep=None, tracker=None, changed=None, seed=3, episode=0):
     """The log of one episode of a virtual robot under the expert, and what was true of it."""
-    cell = hidden_cell(twin, seed, changed=changed)
+    cell = make_hidden_cell(twin, seed, changed=changed)
     task = open_task("pick_and_place", cell.twin)
     if nstep is not None:
         task.nstep = nstep
@@ -42,7 +42,7 @@ def record(twin, *, nstep=None, tracker=None, changed=None, seed=3, episode=0):
     log = LoggedEpisode(
         state=made.observation[0],
         action=made.action[0],
-        environment=(tracker or cell.tracker).see(true.copy(), task.environment_names, chance),
+        environment=(tracker or cell.tracker).add_errors(true.copy(), task.environment_names, chance),
         environment_names=task.environment_names,
         units=made.units,
         hz=cell.twin.control_hz,
@@ -60,7 +60,7 @@ def test_things_lie_within_the_trackers_noise_and_offset(twin, short):
     log, true, _ = short
     noise = 0.001
     exact = record(twin, nstep=40, tracker=TrackerNoise(noise=noise))[0]
-    found = placement(exact, twin)
+    found = place_objects(exact, twin)
     assert found.frames == 30  # a second, in which the arm only sets out
     for name, value in found.values.items():
         assert found.spread[name] == pytest.approx(noise / np.sqrt(30), rel=0.6)
@@ -69,7 +69,7 @@ def test_things_lie_within_the_trackers_noise_and_offset(twin, short):
         *(f"object/{o}/position/{a}" for o in ("cube", "target") for a in "xy"),
         "object/cube/yaw",
     }
-    off = placement(log, twin).values
+    off = place_objects(log, twin).values
     assert all(abs(off[name] - true[name]) < 0.003 for name in off)  # its frame is up to 2 mm off
 
 
@@ -77,7 +77,7 @@ def test_frames_after_a_thing_was_moved_do_not_count(twin, short):
     log, true, _ = short
     pushed = log.environment.copy()
     pushed[6:, log.environment_names.index("cube.x")] += 0.02
-    found = placement(replace(log, environment=pushed), twin)
+    found = place_objects(replace(log, environment=pushed), twin)
     assert found.frames == 6
     assert abs(found.values["object/cube/position/x"] - true["object/cube/position/x"]) < 0.004
 
@@ -85,13 +85,13 @@ def test_frames_after_a_thing_was_moved_do_not_count(twin, short):
 def test_joints_begin_where_their_readings_say_and_the_draws_spread_as_far_as_is_unknown(twin, short):
     log, _, made = short
     task = open_task("pick_and_place", twin)
-    pinned = pin_log(log, twin, task, name="x", ndraw=200)
+    pinned = scenario_from_log(log, twin, task, name="x", ndraw=200)
     joints = pinned.initial.qpos[0, twin.joint_qpos]
     assert joints == pytest.approx(log.units.to_si(log.state[0]))
     true = made.trajectories.qpos[0, 0, made.twin.joint_qpos]
     assert np.abs(joints - true).max() < 0.035  # what the hidden encoders are off
     assert pinned.commands == pytest.approx(log.units.to_si(log.action))
-    begun = pinned.beginning(200, twin=twin, task=task)
+    begun = pinned.make_worlds(200, twin=twin, task=task)
     places = np.stack([begun.params[f"object/{thing}/position/x"][1:] for thing in ("cube", "target")])
     assert places.std(axis=1) == pytest.approx(TRACKER_OFFSET_M, rel=0.2)
     shift = places - places.mean(axis=1, keepdims=True)
@@ -102,9 +102,9 @@ def test_joints_begin_where_their_readings_say_and_the_draws_spread_as_far_as_is
 
 def test_the_arm_is_held_where_it_begins(twin, short):
     task = open_task("pick_and_place", twin)
-    pinned = pin_log(short[0], twin, task, name="x", ndraw=0)
+    pinned = scenario_from_log(short[0], twin, task, name="x", ndraw=0)
     still = replace(pinned, commands=np.tile(pinned.initial.command, (10, 1)))
-    begun = still.beginning(twin=twin, task=task)
+    begun = still.make_worlds(twin=twin, task=task)
     from twinloop.simulate import rollout
 
     ran = rollout(open_backend(nthread=1), twin, begun.params, begun.initial, still.commands[None], 10)
@@ -125,7 +125,7 @@ def test_a_log_that_does_not_fit_says_why(twin, short, change, said):
     if "environment" in change:
         change = {"environment": np.full_like(log.environment, change["environment"])}
     with pytest.raises(InputError, match=said):
-        pin_log(replace(log, **change), twin, open_task("pick_and_place", twin), name="x")
+        scenario_from_log(replace(log, **change), twin, open_task("pick_and_place", twin), name="x")
 
 
 def lifted(log, **by):
@@ -139,9 +139,9 @@ def lifted(log, **by):
 def test_a_table_of_another_height_is_read_off_the_things_on_it(twin, short):
     log, _, _ = short
     task = open_task("pick_and_place", twin)
-    level = pin_log(log, twin, task, name="level", ndraw=8)
+    level = scenario_from_log(log, twin, task, name="level", ndraw=8)
     assert TABLE not in level.departures  # within what a tracker errs by
-    high = pin_log(lifted(log, cube=0.02, target=0.02), twin, task, name="high", ndraw=64)
+    high = scenario_from_log(lifted(log, cube=0.02, target=0.02), twin, task, name="high", ndraw=64)
     assert high.departures[TABLE] == pytest.approx(0.02, abs=3 * TRACKER_OFFSET_M)
     cube = twin.model.jnt_qposadr[twin.model.body("cube").jntadr[0]]
     rise = high.initial.qpos[0, cube + 2] - level.initial.qpos[0, cube + 2]
@@ -158,14 +158,14 @@ def test_a_scene_of_which_something_would_be_lost_is_refused(twin, short):
         InputError,
         match=r"cube is 1[012]\.\d mm higher than .*target .*Either the table is tilted, or cube is on another",
     ):
-        pin_log(lifted(log, cube=0.011), twin, task, name="tilted", ndraw=0)
+        scenario_from_log(lifted(log, cube=0.011), twin, task, name="tilted", ndraw=0)
     names = (*log.environment_names, "bottle.x", "bottle.y")
     more = replace(log, environment=np.pad(log.environment, ((0, 0), (0, 2))), environment_names=names)
     with pytest.raises(InputError, match=r"has positions of bottle, .*it declares no object/bottle/position/x"):
-        pin_log(more, twin, task, name="bottle", ndraw=0)
+        scenario_from_log(more, twin, task, name="bottle", ndraw=0)
     cluttered = load_twin("examples/so101_clutter.yaml")
     with pytest.raises(InputError, match=r"has random clutter \(distractors, screens\), and cell has no positions"):
-        pin_log(log, cluttered, open_task("pick_and_place", cluttered), name="clutter", ndraw=0)
+        scenario_from_log(log, cluttered, open_task("pick_and_place", cluttered), name="clutter", ndraw=0)
 
 
 def known(twin, **values):
@@ -189,9 +189,9 @@ def test_a_failure_happens_again_where_its_cause_was_identified_and_is_a_gap_whe
     log, _, made = record(twin, changed={SLIP: 0.06})
     assert not made.success[0]
     task, backend = open_task("pick_and_place", twin), open_backend(nthread=1)
-    gap = pin_log(log, twin, task, name="gap", ndraw=15)
+    gap = scenario_from_log(log, twin, task, name="gap", ndraw=15)
     assert try_actor(gap, twin, task, ExpertActor(task=task), 16, backend=backend).failures <= 2
-    same = pin_log(log, twin, task, name="again", identified=known(twin, **{SLIP: 0.06}), ndraw=15)
+    same = scenario_from_log(log, twin, task, name="again", identified=known(twin, **{SLIP: 0.06}), ndraw=15)
     tried = try_actor(same, twin, task, ExpertActor(task=task), 16, backend=backend)
     assert tried.failures >= 14
     assert try_commands(same, twin, task, 16, backend=backend).failures >= 14

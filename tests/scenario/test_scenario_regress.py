@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import InputError
-from twinloop.scenario.regress import RegressionVerdict, compare, expectation, expected, judged
+from twinloop.scenario.regress import (
+    RegressionVerdict,
+    compare_trials,
+    decide_verdicts,
+    format_expectation,
+    parse_expectation,
+)
 from twinloop.scenario.trials import TrialOutcomes
 
 
@@ -15,23 +21,23 @@ def tried(outcomes):
 
 
 def test_worlds_that_turn_decide_and_those_that_were_lost_do_not():
-    row = compare("a", tried("1111111100x"), tried("0000000001x1"))
+    row = compare_trials("a", tried("1111111100x"), tried("0000000001x1"))
     assert (row.gained, row.lost) == (1, 8)
     assert row.p_fell == pytest.approx(10 / 2**9)  # at least 8 of 9 coins
-    (verdict,) = judged([row])
+    (verdict,) = decide_verdicts([row])
     assert verdict.word == "regressed"
-    assert verdict.fails
+    assert verdict.fails_build
 
 
 def test_better_is_no_regression_but_on_a_new_twin_a_real_failure_must_not_vanish():
-    rows = [compare(name, tried("0" * 12), tried("1" * 12)) for name in ("sim", "real")]
-    assert [row.word for row in judged(rows)] == ["improved", "improved"]
-    assert [row.word for row in judged(rows, real=[False, True])] == ["improved", "gone"]
+    rows = [compare_trials(name, tried("0" * 12), tried("1" * 12)) for name in ("sim", "real")]
+    assert [row.word for row in decide_verdicts(rows)] == ["improved", "improved"]
+    assert [row.word for row in decide_verdicts(rows, real=[False, True])] == ["improved", "gone"]
 
 
 def test_what_cannot_be_run_fails_a_build():
     refused = RegressionVerdict(name="b", word="refused", was=tried("01"), now=None, note="no such parameter")
-    words = {row.name: row.word for row in judged([compare("a", tried("01"), tried("01")), refused])}
+    words = {row.name: row.word for row in decide_verdicts([compare_trials("a", tried("01"), tried("01")), refused])}
     assert words == {"a": "unchanged", "b": "refused"}
     assert refused.to_json(0.95)["now"] is None
 
@@ -43,22 +49,24 @@ def test_false_alarms_over_all_scenarios_stay_below_what_was_promised():
     for _ in range(100):
         runs = rng.random((2, 10, 24)) < 0.5
         rows = [
-            compare(str(i), *(TrialOutcomes(actor="", success=side[i], valid=np.ones(24, dtype=bool)) for side in runs))
+            compare_trials(
+                str(i), *(TrialOutcomes(actor="", success=side[i], valid=np.ones(24, dtype=bool)) for side in runs)
+            )
             for i in range(10)
         ]
-        alarms += any(row.word == "regressed" for row in judged(rows, alpha=0.05))
+        alarms += any(row.word == "regressed" for row in decide_verdicts(rows, alpha=0.05))
     assert alarms / 100 <= 0.05
 
 
 def test_what_was_stored_is_read_back_and_what_was_not_says_how():
-    stored = {"expected": expectation("policies/mine", tried("01x1"))}
-    reference, again = expected(stored, "a")
+    stored = {"expected": format_expectation("policies/mine", tried("01x1"))}
+    reference, again = parse_expectation(stored, "a")
     assert reference == "policies/mine"
     assert again.outcomes == "01x1"
     assert stored["expected"]["failures"] == 1
     with pytest.raises(InputError, match="has no stored expectation"):
-        expected({}, "a")
+        parse_expectation({}, "a")
     with pytest.raises(InputError, match="Use only 0, 1 and x"):
-        expected({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
+        parse_expectation({"expected": {"reference": "", "actor": "", "outcomes": "0101?"}}, "a")
     with pytest.raises(InputError, match="no world is valid both then and now"):
-        compare("a", tried("x0"), tried("1x"))
+        compare_trials("a", tried("x0"), tried("1x"))

@@ -63,7 +63,7 @@ def test_a_world_that_is_run_again_is_the_same(plan, task):
     direct = run_batch(
         plan.twin,
         task,
-        dataclasses.replace(there._placed(np.array([[0.0, 0.0], [1.0, -1.0]]), 0)).draw([0, 1]),
+        dataclasses.replace(there._plan_at_points(np.array([[0.0, 0.0], [1.0, -1.0]]), 0)).draw([0, 1]),
         run_seed=5,
         episodes=[0, 1],
         backend=open_backend("threads", nthread=1),

@@ -10,7 +10,7 @@ import yaml
 
 from support.docs_sections import section
 from twinloop.generate import read_config
-from twinloop.rollout import reading_columns, reporting_sensors
+from twinloop.rollout import reading_columns, select_sensors
 from twinloop.stats import allan_curve, allan_noise
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
@@ -46,7 +46,7 @@ def test_the_examples_twin_is_the_pages_and_its_columns_are_those_of_the_table(t
     assert {key: written[key] for key in ("base", "sensors")} == {key: example[key] for key in ("base", "sensors")}
     twin = load_twin(ROOT / "examples/so101_felt.yaml")
     assert read_config(ROOT / "examples/felt.yaml").file.rollout.sensors == "all"
-    names = reporting_sensors(twin, "all")
+    names = select_sensors(twin, "all")
     assert set(written["sensors"]) == set(names)
     columns = PAGE.split("| kind | columns |")[1].split("\n\n")[0]
     for name in names:

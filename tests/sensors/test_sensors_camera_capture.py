@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.core.params import SeedPath
-from twinloop.sensors.camera.model import OPTICS_QUANTITIES, clock_of, lens_of, shutter_of
-from twinloop.sensors.camera.shutter import CaptureClock, captures
+from twinloop.sensors.camera.model import OPTICS_QUANTITIES, make_clock, make_lens, make_shutter
+from twinloop.sensors.camera.shutter import CaptureClock, find_delivered_captures
 from twinloop.twin.quantities.sensing import CAMERA_OPTICS
 
 SEEDS = SeedPath.of(7, [3])
@@ -31,7 +31,7 @@ def steps(nstep, rate=50.0, nworld=1):
 
 
 def seen(time, seeds=SEEDS, **clock):
-    return captures(time, CaptureClock(**clock), seeds=seeds, stream="sensor/front/captures")
+    return find_delivered_captures(time, CaptureClock(**clock), seeds=seeds, stream="sensor/front/captures")
 
 
 class TestClock:
@@ -155,13 +155,13 @@ def test_quantities_are_the_fields_of_lens_shutter_and_clock():
     declared = {quantity.quantity for quantity in CAMERA_OPTICS}
     assert {*OPTICS_QUANTITIES} - {"exposure_time"} == declared  # how long it exposes stands with the exposure
     ideal = {quantity.quantity: quantity.default for quantity in CAMERA_OPTICS}
-    for made in (lens_of({}, {}), shutter_of({}, {}), clock_of({})):
+    for made in (make_lens({}, {}), make_shutter({}, {}), make_clock({})):
         for field in fields(made):
             assert getattr(made, field.name) == ideal.get(field.name, getattr(made, field.name)), field.name
 
 
 def test_values_of_worlds_become_one_worlds_camera():
     values = {"lens_k1": np.array([0.1, 0.2]), "readout": np.array([0.01, 0.02]), "exposure_time": 0.005, "gain": 2.0}
-    assert lens_of(values, {"lens": "fisheye"}, world=1).lens_k1 == 0.2
-    assert shutter_of(values, {"shutter": "global"}, world=0).readout == 0.01
-    assert clock_of({"frame_rate": np.array([30.0, 25.0])}).column("frame_rate").shape == (2, 1)
+    assert make_lens(values, {"lens": "fisheye"}, world=1).lens_k1 == 0.2
+    assert make_shutter(values, {"shutter": "global"}, world=0).readout == 0.01
+    assert make_clock({"frame_rate": np.array([30.0, 25.0])}).column("frame_rate").shape == (2, 1)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from support.cameras import CAMERAS, camera_seeds, preset, scene
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render import decode_srgb
-from twinloop.sensors.camera import CameraModel, CameraPipeline, develop, develop_steps, stages
+from twinloop.sensors.camera import CameraModel, CameraPipeline, develop, develop_steps, list_stages
 from twinloop.sensors.camera.codec import open_codec
 from twinloop.sensors.camera.model import OPTICS_QUANTITIES, QUANTITY_FIELDS
-from twinloop.sensors.camera.stages import processing_stages, sensing_stages
+from twinloop.sensors.camera.stages import list_processing_stages, list_sensing_stages
 from twinloop.twin import load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import SENSING
@@ -44,11 +44,11 @@ def test_an_ideal_camera_is_the_srgb_of_light_to_the_bit():
     display = np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)
     for compiled in (False, None):
         assert np.array_equal(seen(CameraModel(), light, compiled=compiled), np.rint(255 * display).astype(np.uint8))
-    assert [stage.name for stage in stages(CameraModel())] == ["tone"]
+    assert [stage.name for stage in list_stages(CameraModel())] == ["tone"]
 
 
 def test_stages_stand_in_the_order_of_light():
-    assert [stage.name for stage in stages(preset("uvc_webcam", **EVERYTHING))] == [
+    assert [stage.name for stage in list_stages(preset("uvc_webcam", **EVERYTHING))] == [
         *("glare", "vignetting", "dust", "filters", "electrons", "noise", "fixed_pattern", "converter"),
         *("white_balance", "demosaic", "colour", "tone", "sharpening"),
     ]
@@ -102,15 +102,15 @@ def test_developing_is_the_stages_one_after_another():
     camera = CameraPipeline(model, camera_seeds(), compiled=False)
     whole = camera.develop(light, time=[0.0, 0.1], numbers=[4, 7])
     by_stage = CameraPipeline(model, camera_seeds())
-    shown = list(by_stage.steps(light, time=[0.0, 0.1], numbers=[4, 7]))
+    shown = list(by_stage.iterate_stages(light, time=[0.0, 0.1], numbers=[4, 7]))
     for picture, steps in zip(whole, shown, strict=True):
-        assert [name for name, _ in steps] == ["light", *(stage.name for stage in stages(model)), "mjpeg"]
+        assert [name for name, _ in steps] == ["light", *(stage.name for stage in list_stages(model)), "mjpeg"]
         assert all(view.shape == picture.shape and view.dtype == np.uint8 for _, view in steps)
         assert np.array_equal(steps[-1][1], picture)
     last = develop_steps(light, model, time=[0.0, 0.1], numbers=[4, 7], seeds=camera_seeds())
     assert np.array_equal(dict(last)["mjpeg"], whole[1])
     assert open_codec(model) is not None
-    assert [*sensing_stages(model), *processing_stages(model)] != []
+    assert [*list_sensing_stages(model), *list_processing_stages(model)] != []
 
 
 def test_chance_is_a_function_of_the_capture_and_not_of_its_company():

@@ -7,7 +7,7 @@ import pytest
 
 from support.cameras import scene
 from twinloop.sensors.camera import CameraModel, CameraPipeline, develop
-from twinloop.sensors.camera.codec import through_jpeg, through_yuyv
+from twinloop.sensors.camera.codec import encode_decode_jpeg, encode_decode_yuyv
 
 CLEAN = develop(scene(96, 128, count=1), CameraModel(), time=[0.0], numbers=[0])[0]
 
@@ -24,13 +24,13 @@ def rms(picture):
 
 
 def test_the_grid_of_jpeg_is_seen_at_eight_pixels():
-    assert block_edges(through_jpeg(CLEAN, quality=15)) > 1.8
+    assert block_edges(encode_decode_jpeg(CLEAN, quality=15)) > 1.8
     noise = np.clip(CLEAN + np.random.default_rng(0).normal(0, 8, CLEAN.shape), 0, 255).astype(np.uint8)
     assert block_edges(noise) == pytest.approx(1.0, abs=0.1)
 
 
 def test_less_quality_is_more_error():
-    errors = [rms(through_jpeg(CLEAN, quality=quality)) for quality in (95, 70, 30, 5)]
+    errors = [rms(encode_decode_jpeg(CLEAN, quality=quality)) for quality in (95, 70, 30, 5)]
     assert errors == sorted(errors)
     assert errors[0] < 4.0
 
@@ -40,13 +40,13 @@ def test_colours_of_jpeg_are_half_as_many_across_only():
     stripes = np.zeros((32, 32, 3), dtype=np.uint8) + 128
     stripes[:, ::2, 0] += 60
     stripes[:, 1::2, 2] += 60
-    across, down = (through_jpeg(p, quality=98).astype(int) for p in (stripes, stripes.transpose(1, 0, 2).copy()))
+    across, down = (encode_decode_jpeg(p, quality=98).astype(int) for p in (stripes, stripes.transpose(1, 0, 2).copy()))
     assert (across[..., 0] - across[..., 2]).std() < 25
     assert (down[..., 0] - down[..., 2]).std() > 50
 
 
 def test_yuyv_shares_colour_between_two_pixels_and_keeps_luma():
-    seen = through_yuyv(CLEAN).astype(float)
+    seen = encode_decode_yuyv(CLEAN).astype(float)
     luma = np.array([0.299, 0.587, 0.114])
     inside = np.all((CLEAN > 10) & (CLEAN < 245), axis=-1) & np.all((seen > 2) & (seen < 253), axis=-1)
     assert np.abs((seen - CLEAN) @ luma)[inside].max() < 2.5
@@ -54,18 +54,18 @@ def test_yuyv_shares_colour_between_two_pixels_and_keeps_luma():
     pairs = inside[:, ::2] & inside[:, 1::2]
     assert np.abs(colour[:, ::2] - colour[:, 1::2])[pairs].max() < 2.5
     grey = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, axis=-1)
-    assert np.abs(through_yuyv(grey).astype(int) - grey).max() <= 1
+    assert np.abs(encode_decode_yuyv(grey).astype(int) - grey).max() <= 1
 
 
 def test_a_picture_of_odd_width_goes_through_yuyv():
     odd = CLEAN[:, :31]
-    assert np.abs(through_yuyv(odd)[:, -1].astype(int) - odd[:, -1]).max() <= 3
+    assert np.abs(encode_decode_yuyv(odd)[:, -1].astype(int) - odd[:, -1]).max() <= 3
 
 
 @pytest.mark.parametrize("width", [31, 128])
 def test_yuyv_in_machine_code_is_the_same(width):
     pytest.importorskip("numba")
-    assert np.array_equal(through_yuyv(CLEAN[:, :width], fast=True), through_yuyv(CLEAN[:, :width]))
+    assert np.array_equal(encode_decode_yuyv(CLEAN[:, :width], fast=True), encode_decode_yuyv(CLEAN[:, :width]))
 
 
 def test_h264_leans_on_the_pictures_before_and_goes_on_from_picture_to_picture():
@@ -89,6 +89,6 @@ def test_h264_leans_on_the_pictures_before_and_goes_on_from_picture_to_picture()
 def test_the_chain_ends_with_its_codec():
     model = CameraModel(codec="mjpeg", jpeg_quality=40.0)
     seen = develop(scene(96, 128), model, time=[0.0], numbers=[0])[0]
-    assert np.array_equal(seen, through_jpeg(CLEAN, quality=40))
+    assert np.array_equal(seen, encode_decode_jpeg(CLEAN, quality=40))
     other = dataclasses.replace(model, codec="yuyv")
-    assert np.array_equal(develop(scene(96, 128), other, time=[0.0], numbers=[0])[0], through_yuyv(CLEAN))
+    assert np.array_equal(develop(scene(96, 128), other, time=[0.0], numbers=[0])[0], encode_decode_yuyv(CLEAN))

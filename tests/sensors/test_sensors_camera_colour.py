@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
 from twinloop.sensors.camera import CameraModel, develop
-from twinloop.sensors.camera.colour import LUMA, DriftProcess, demosaic, filtered, pattern
-from twinloop.sensors.camera.tone import display_of_linear, linear_of_display, sharpened, tone, tone_steps
+from twinloop.sensors.camera.colour import LUMA, DriftProcess, apply_filters, demosaic, filter_colours
+from twinloop.sensors.camera.tone import (
+    apply_tone,
+    compute_tone_steps,
+    display_of_linear,
+    linear_of_display,
+    sharpen_image,
+)
 
 PI = (2.00971, -0.51461, -0.49511, -0.52109, 2.01003, -0.48894, -0.09527, -0.67318, 1.76845)
 CURVE = (0.0, 0.0, 0.1, 0.35, 0.5, 0.8, 1.0, 1.0)
@@ -36,7 +42,7 @@ def test_a_sensor_that_knows_its_filters_gives_true_colours(mosaic):
 
 
 def test_filters_let_white_through_alike():
-    light = filtered(flat(0.7, 8, 8), CameraModel(colour_matrix=PI, mosaic="rggb"))
+    light = apply_filters(flat(0.7, 8, 8), CameraModel(colour_matrix=PI, mosaic="rggb"))
     assert light == pytest.approx(0.7)
 
 
@@ -77,7 +83,7 @@ def test_demosaicing_keeps_what_is_known_and_slopes_of_grey(mosaic, malvar):
     y, x = np.mgrid[:12, :14]
     plane = (0.1 + 0.02 * x + 0.03 * y)[None]
     colours = demosaic(plane, mosaic, malvar=malvar)
-    for site, known in enumerate(pattern(mosaic)):
+    for site, known in enumerate(filter_colours(mosaic)):
         here = (0, slice(site // 2, None, 2), slice(site % 2, None, 2))
         assert np.array_equal(colours[(*here, known)], plane[here])
     assert colours[0, 2:-2, 2:-2] == pytest.approx(plane[0, 2:-2, 2:-2, None].repeat(3, axis=-1))
@@ -88,7 +94,7 @@ def test_malvar_is_nearer_to_the_truth_than_bilinear_as_its_authors_found():
     y, x = np.mgrid[:96, :120]
     texture = 1.0 + 0.3 * np.sin(0.9 * x + 0.4 * y) + 0.2 * np.sin(0.5 * x - 0.8 * y)
     truth = texture[None, :, :, None] * np.array([0.5, 0.4, 0.3])
-    plane = filtered(truth, CameraModel(mosaic="rggb"))
+    plane = apply_filters(truth, CameraModel(mosaic="rggb"))
     error = [np.mean((demosaic(plane, "rggb", malvar=malvar) - truth)[:, 4:-4, 4:-4] ** 2) for malvar in (False, True)]
     assert 10.0 * np.log10(error[0] / error[1]) > 4.0
 
@@ -115,7 +121,7 @@ def test_eight_bits_are_the_curve_rounded(gamma, contrast, curve):
     model = CameraModel(gamma=gamma, contrast=contrast, tone_curve=curve)
     light = np.random.default_rng(0).uniform(-0.1, 1.2, 5000)
     exact = 255.0 * display_of_linear(light, model)
-    assert np.abs(tone(light, tone_steps(model)) - exact).max() <= 0.5 + 1e-6
+    assert np.abs(apply_tone(light, compute_tone_steps(model)) - exact).max() <= 0.5 + 1e-6
 
 
 def test_contrast_keeps_black_white_and_the_middle():
@@ -127,7 +133,7 @@ def test_contrast_keeps_black_white_and_the_middle():
 def test_sharpening_leaves_even_places_and_overshoots_at_edges():
     picture = np.full((20, 20, 3), 100, dtype=np.uint8)
     picture[:, 10:] = 160
-    sharp = sharpened(picture, 1.0).astype(int)
+    sharp = sharpen_image(picture, 1.0).astype(int)
     assert np.all(sharp[:, :9] == 100)
     assert np.all(sharp[:, 11:] == 160)
     assert np.all(sharp[:, 9] == 100 - 15)  # a quarter of the step, which the mean over 1, 2, 1 takes away

@@ -7,7 +7,7 @@ import yaml
 
 from support.cameras import CAMERAS, preset
 from support.docs_sections import section
-from twinloop.sensors.camera import stages
+from twinloop.sensors.camera import list_stages
 from twinloop.sensors.camera.model import CHOICES, QUANTITY_FIELDS, SETTING_FIELDS
 from twinloop.twin import load_twin
 
@@ -29,7 +29,7 @@ def test_every_camera_stands_in_the_table():
 def test_the_stages_are_those_of_the_page_in_its_order_and_so_is_what_they_take():
     table = rows("| stage | effect | parameters |")
     model = preset("uvc_webcam", dust_count=1.0)
-    assert [named(row[0])[0] for row in table[:-1]] == [stage.name for stage in stages(model)]
+    assert [named(row[0])[0] for row in table[:-1]] == [stage.name for stage in list_stages(model)]
     assert set(named(table[-1][1])) | {"none"} == set(CHOICES["codec"])
     taken = {name for row in table for name in named(row[2])}
     assert taken <= {*QUANTITY_FIELDS, *SETTING_FIELDS}

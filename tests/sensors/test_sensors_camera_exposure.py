@@ -9,8 +9,14 @@ from hypothesis import strategies as st
 
 from support.cameras import flat, scene
 from twinloop.sensors.camera import CameraModel, CameraPipeline, develop
-from twinloop.sensors.camera.chain import wanted
-from twinloop.sensors.camera.exposure import followed, full_scale, manual, settled, split
+from twinloop.sensors.camera.exposure import (
+    full_scale_exposure,
+    manual_exposure,
+    settle_exposure,
+    split_exposure,
+    update_exposure,
+)
+from twinloop.sensors.camera.pipeline import compute_exposure_factor
 from twinloop.sensors.camera.tone import linear_of_display
 
 LIT = CameraModel(exposure_time=0.02, electron_rate=1e5, full_well=4e3)
@@ -37,12 +43,12 @@ def test_by_hand_the_level_is_light_times_time_times_gain(gain, stops, time, lig
 
 def test_a_compensation_below_what_gain_can_give_shortens_the_exposure():
     less = dataclasses.replace(LIT, exposure_compensation=-1.0)
-    assert manual(less) == pytest.approx((0.01, 1.0))
-    assert manual(dataclasses.replace(less, gain=4.0)) == pytest.approx((0.02, 2.0))
+    assert manual_exposure(less) == pytest.approx((0.01, 1.0))
+    assert manual_exposure(dataclasses.replace(less, gain=4.0)) == pytest.approx((0.02, 2.0))
 
 
 def test_an_instant_fills_the_wells_with_white():
-    assert manual(CameraModel()) == (full_scale(CameraModel()), 1.0)
+    assert manual_exposure(CameraModel()) == (full_scale_exposure(CameraModel()), 1.0)
     assert develop(flat(1.0, 4, 4), CameraModel(), time=[0.0], numbers=[0]).min() == 255
 
 
@@ -54,7 +60,9 @@ def test_automatic_exposure_is_at_rest_before_the_first_picture():
 def test_no_compensation_seeks_a_level_that_is_nearly_saturated():
     luma = np.full((8, 8), 0.3)
     for stops in (2.5, 6.0):
-        assert wanted(luma, dataclasses.replace(AUTO, exposure_compensation=stops)) == pytest.approx(0.9 / 0.3)
+        assert compute_exposure_factor(luma, dataclasses.replace(AUTO, exposure_compensation=stops)) == pytest.approx(
+            0.9 / 0.3
+        )
 
 
 def test_automatic_exposure_settles_with_its_time_constant():
@@ -95,52 +103,54 @@ def test_highlights_decide_where_the_mean_would_leave_them_dark():
     luma = np.full((50, 50), 0.05)
     luma[:, 0] = 0.1  # two percent
     model = dataclasses.replace(AUTO, exposure_highlight=0.8)
-    assert wanted(luma, dataclasses.replace(model, exposure_highlight=0.0)) == pytest.approx(0.2 / luma.mean())
-    assert wanted(luma, model) == pytest.approx(8.0)
+    assert compute_exposure_factor(luma, dataclasses.replace(model, exposure_highlight=0.0)) == pytest.approx(
+        0.2 / luma.mean()
+    )
+    assert compute_exposure_factor(luma, model) == pytest.approx(8.0)
     luma[:, 0] = 1.0
-    assert wanted(luma, model) == pytest.approx(0.2 / luma.mean())
+    assert compute_exposure_factor(luma, model) == pytest.approx(0.2 / luma.mean())
 
 
 @pytest.mark.parametrize(("mains", "step"), [(50.0, 0.01), (60.0, 1 / 120)])
 def test_exposures_are_whole_half_periods_of_the_mains_where_they_are_as_long(mains, step):
     model = dataclasses.replace(AUTO, mains_hz=mains, exposure_time=0.033)
-    time, gain = split(model, 0.029)
+    time, gain = split_exposure(model, 0.029)
     assert time / step == pytest.approx(round(time / step))
     assert time * gain == pytest.approx(0.029)
-    assert split(model, 0.004) == (0.004, 1.0)
+    assert split_exposure(model, 0.004) == (0.004, 1.0)
 
 
 @settings(deadline=None, max_examples=50)
 @given(factor=st.floats(0.1, 10.0), passed=st.floats(0.0, 2.0))
 def test_following_is_a_first_order_filter_of_the_logarithm(factor, passed):
     model = dataclasses.replace(AUTO, exposure_lag=0.4, gain_max=256.0)
-    once = followed(model, 0.01, factor, passed)
-    half = followed(model, 0.01, factor, passed / 2)
+    once = update_exposure(model, 0.01, factor, passed)
+    half = update_exposure(model, 0.01, factor, passed / 2)
     left = factor / (half / 0.01)  # what is still wanted after half the time
-    assert followed(model, half, left, passed / 2) == pytest.approx(once, rel=1e-9)
+    assert update_exposure(model, half, left, passed / 2) == pytest.approx(once, rel=1e-9)
 
 
 def test_rest_is_where_nothing_more_is_wanted():
-    assert settled(AUTO, lambda product: 0.0123 / product) == pytest.approx(0.0123, rel=1e-6)
+    assert settle_exposure(AUTO, lambda product: 0.0123 / product) == pytest.approx(0.0123, rel=1e-6)
 
 
 def test_it_is_told_beforehand_how_long_the_next_picture_gathers_light():
     model, camera = AUTO, CameraPipeline(dataclasses.replace(AUTO, exposure_lag=0.1))
-    assert camera.gathers(0.0) is None
+    assert camera.next_exposure_time(0.0) is None
     lights = [0.5, 0.8, 0.8, 0.6]
     for number, light in enumerate(lights):
-        told = camera.gathers(0.05 * number)
+        told = camera.next_exposure_time(0.05 * number)
         picture = camera.develop(flat(light, 16, 16), time=[0.05 * number], numbers=[number])
         if told is not None:  # at a gain of 1 the level says how long it was
-            assert level(picture) / light * full_scale(model) == pytest.approx(told, rel=0.02)
-    assert CameraPipeline(LIT).gathers(0.0) == 0.02
-    assert CameraPipeline(CameraModel()).gathers(0.0) == 0.0
+            assert level(picture) / light * full_scale_exposure(model) == pytest.approx(told, rel=0.02)
+    assert CameraPipeline(LIT).next_exposure_time(0.0) == 0.02
+    assert CameraPipeline(CameraModel()).next_exposure_time(0.0) == 0.0
 
 
 @pytest.mark.parametrize("flashes", range(1, 30))
 def test_an_exposure_of_whole_flashes_of_lamps_is_not_cut(flashes):
     model = dataclasses.replace(AUTO, mains_hz=50.0, exposure_time=0.3)
-    assert split(model, flashes / 100.0) == pytest.approx((flashes / 100.0, 1.0))
+    assert split_exposure(model, flashes / 100.0) == pytest.approx((flashes / 100.0, 1.0))
 
 
 def test_a_camera_goes_on_where_its_last_pictures_ended():

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.camera.model import lens_of
+from twinloop.sensors.camera.model import make_lens
 from twinloop.sensors.camera.remap import Remap, lens_rays, rendered_view
 from twinloop.twin.devices import device_presets
 
@@ -101,7 +101,7 @@ class TestLimit:
         """r (1 + k1 r²) rises until 1 + 3 k1 r² = 0, where it is 2/3 of r."""
         lens = Lens(lens_k1=k1)
         assert lens.limit == pytest.approx(math.sqrt(-1.0 / (3.0 * k1)), rel=1e-12)
-        assert lens.picture_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
+        assert lens.image_limit == pytest.approx(lens.limit * 2.0 / 3.0, rel=1e-12)
 
     @given(lens=PINHOLES)
     @example(lens=Lens(lens_k3=-5.960464477539063e-08, lens_k4=0.015625, lens_k6=-1.192092896e-07))  # small and bent
@@ -114,10 +114,10 @@ class TestLimit:
         pole = 1.0 + lens.limit**2 * (lens.lens_k4 + lens.limit**2 * (lens.lens_k5 + lens.limit**2 * lens.lens_k6))
         if lens.limit < 20.0 and pole > 1e-3:
             beyond = radial(lens).distort([lens.limit * (1.0 + 1e-4), 0.0])[0]
-            assert beyond <= lens.picture_limit + 1e-9
+            assert beyond <= lens.image_limit + 1e-9
 
     def test_a_perfect_lens_has_none(self):
-        assert Lens().limit == Lens().picture_limit == math.inf
+        assert Lens().limit == Lens().image_limit == math.inf
         assert Lens(model="fisheye").limit == math.pi
         assert Lens(lens_k4=-1.0).limit == pytest.approx(1.0)  # its denominator vanishes there
 
@@ -171,10 +171,10 @@ class TestView:
         view = rendered_view(Lens(), TARGET, margin=0.0)
         assert view == TARGET
         remap = Remap.of(Lens(), view, TARGET)
-        assert remap.identity
+        assert remap.is_identity
         picture = np.random.default_rng(0).uniform(0, 1, (2, 48, 64, 3)).astype(np.float32)
         assert np.array_equal(remap.apply(picture), picture)
-        assert not Remap.of(Lens(), rendered_view(Lens(), TARGET), TARGET).identity
+        assert not Remap.of(Lens(), rendered_view(Lens(), TARGET), TARGET).is_identity
 
     @pytest.mark.parametrize(
         "lens",
@@ -221,7 +221,7 @@ def lens_corners():
             values = {name: rated.value for name, rated in device.values.items()}
             drawn = [name for name, rated in device.values.items() if rated.range and name.startswith("lens_")]
             for ends in product(*(device.values[name].range for name in drawn)):
-                yield device.name, lens_of({**values, **dict(zip(drawn, ends, strict=True))}, device.settings)
+                yield device.name, make_lens({**values, **dict(zip(drawn, ends, strict=True))}, device.settings)
 
 
 @pytest.mark.parametrize(("fovy", "width", "height"), [(42.0, 640, 480), (70.0, 640, 480), (70.0, 1280, 720)])

@@ -9,19 +9,21 @@ from hypothesis import strategies as st
 from scipy.stats import kstest, norm, poisson
 
 from support.cameras import camera_seeds, flat
-from twinloop.sensors.camera import CameraModel, stages
-from twinloop.sensors.camera.exposure import CaptureExposure, manual
+from twinloop.sensors.camera import CameraModel, list_stages
+from twinloop.sensors.camera.exposure import CaptureExposure, manual_exposure
 from twinloop.sensors.camera.seeds import POISSON_BELOW, poisson_of_words
-from twinloop.sensors.camera.sensor import digitised, noisy
-from twinloop.sensors.camera.stages import CameraUnit, Capture, sensing_stages
+from twinloop.sensors.camera.sensor import add_noise, digitize_electrons
+from twinloop.sensors.camera.stages import CameraUnit, Capture, list_sensing_stages
 
 SENSOR = CameraModel(noise_scale=1.0, bits=12, black_level=256, full_well=8000, electron_rate=8e5, exposure_time=0.01)
 
 
 def raw(model, light, *, number=0, seeds=None):
     """Digital numbers of one capture of light ``(height, width, 3)``."""
-    shot = Capture(number, manual(model), np.ones(3), CameraUnit(model, seeds or camera_seeds(), *light.shape[:2]))
-    for stage in sensing_stages(model):
+    shot = Capture(
+        number, manual_exposure(model), np.ones(3), CameraUnit(model, seeds or camera_seeds(), *light.shape[:2])
+    )
+    for stage in list_sensing_stages(model):
         light = stage.function(light, shot)
     return light.astype(np.float64)
 
@@ -75,7 +77,7 @@ def test_few_electrons_are_poisson_distributed(mean, number):
 def test_more_electrons_are_distributed_as_a_poisson_number_and_its_reading(mean, read):
     size = 250_000
     model = CameraModel(noise_scale=1.0, read_noise=read)
-    drawn = noisy(np.full((1, size), mean), model, CaptureExposure(0.01, 1.0), camera_seeds(), 0).ravel()
+    drawn = add_noise(np.full((1, size), mean), model, CaptureExposure(0.01, 1.0), camera_seeds(), 0).ravel()
     x, counts = np.linspace(mean - 30.0, mean + 60.0, 200), np.arange(400)
     exact = (poisson.pmf(counts, mean)[:, None] * norm.cdf((x - counts[:, None]) / read)).sum(axis=0)
     seen = np.searchsorted(np.sort(drawn), x) / size
@@ -156,13 +158,13 @@ def test_read_noise_before_and_after_the_gain_tell_apart_at_two_gains():
 
 
 def test_a_camera_without_any_of_it_has_no_such_stage():
-    names = [stage.name for stage in stages(SENSOR)]
+    names = [stage.name for stage in list_stages(SENSOR)]
     assert names == ["filters", "electrons", "noise", "converter", "white_balance", "tone"]
 
 
 def test_the_converter_rounds_and_ends_at_black_and_white():
     model = CameraModel(bits=8, full_well=255.0)
-    seen = digitised(np.array([-3.0, 10.4, 10.6, 254.4, 300.0]), model, 1.0)
+    seen = digitize_electrons(np.array([-3.0, 10.4, 10.6, 254.4, 300.0]), model, 1.0)
     assert seen.dtype == np.uint16
     assert seen.tolist() == [0, 10, 11, 254, 255]
-    assert digitised(np.array([10.4, 200.0]), model, 4.0).tolist() == [42, 255]
+    assert digitize_electrons(np.array([10.4, 200.0]), model, 4.0).tolist() == [42, 255]

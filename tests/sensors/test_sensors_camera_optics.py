@@ -6,19 +6,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from support.cameras import camera_seeds, flat, scene
-from twinloop.sensors.camera.shading import CELL, between_cells, dust_shadows, falloff, veil
+from twinloop.sensors.camera.shading import CELL, compute_glare, dust_shadows, interpolate_cells, vignetting_factors
 
 
 def through(light, **how):
-    spread = veil(light, **{"scattered": 0.0, "width": 0.3, "ghost": 0.0, **how})
-    return spread.kept * light + spread.full(*light.shape[1:3])
+    spread = compute_glare(light, **{"scattered": 0.0, "width": 0.3, "ghost": 0.0, **how})
+    return spread.kept * light + spread.interpolate_pixels(*light.shape[1:3])
 
 
 @settings(deadline=None, max_examples=30)
 @given(angle=st.floats(0.1, 1.2), height=st.integers(2, 60), width=st.integers(2, 60))
 def test_light_falls_off_with_the_fourth_power_of_the_cosine(angle, height, width):
     """A lens whose corner lies at an angle: each pixel's loss is that of its own angle."""
-    seen = falloff(height, width, 1.0 - np.cos(angle) ** 4)
+    seen = vignetting_factors(height, width, 1.0 - np.cos(angle) ** 4)
     focal = 0.5 * np.hypot(width, height) / np.tan(angle)
     x, y = np.arange(width) + 0.5 - width / 2, np.arange(height) + 0.5 - height / 2
     own = np.arctan(np.hypot(x, y[:, None]) / focal)
@@ -26,8 +26,8 @@ def test_light_falls_off_with_the_fourth_power_of_the_cosine(angle, height, widt
 
 
 def test_no_vignetting_leaves_light_as_it_is_and_corners_lose_what_they_are_said_to():
-    assert np.all(falloff(48, 64, 0.0) == 1.0)
-    assert falloff(4000, 4000, 0.4)[0, 0] == pytest.approx(0.6, abs=1e-3)
+    assert np.all(vignetting_factors(48, 64, 0.0) == 1.0)
+    assert vignetting_factors(4000, 4000, 0.4)[0, 0] == pytest.approx(0.6, abs=1e-3)
 
 
 @settings(deadline=None, max_examples=20)
@@ -67,7 +67,7 @@ def test_a_ghost_stands_opposite():
 
 @given(size=st.integers(1, 200))
 def test_between_cells_is_linear_between_their_middles(size):
-    low, high, part = between_cells(size)
+    low, high, part = interpolate_cells(size)
     cells = -(-size // CELL)
     middles = np.array([(CELL * i + min(CELL * (i + 1), size)) / 2 for i in range(cells)])
     place = middles[low] * (1 - part) + middles[high] * part

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.sensors import compiled
 from twinloop.sensors.camera import blur as blur_module
 from twinloop.sensors.camera import remap as remap_module
-from twinloop.sensors.camera.blur import blurred, spot
+from twinloop.sensors.camera.blur import blur_images, compute_spot
 from twinloop.sensors.camera.remap import Remap
 
 
@@ -75,14 +75,14 @@ class TestRemap:
 class TestBlur:
     @given(blur=st.floats(0.05, 6.0))
     def test_a_spot_has_the_width_it_is_asked_for_however_small(self, blur):
-        line = spot(blur)
+        line = compute_spot(blur)
         at = np.arange(len(line)) - len(line) // 2
         assert line.sum() == pytest.approx(1.0, abs=1e-12)
         assert math.sqrt(line @ at**2) == pytest.approx(blur, rel=1e-3)
 
     def test_two_lenses_add_up_in_squares(self):
-        both = np.convolve(spot(1.2), spot(0.9))
-        once = spot(1.5)
+        both = np.convolve(compute_spot(1.2), compute_spot(0.9))
+        once = compute_spot(1.5)
         surplus = (len(both) - len(once)) // 2
         np.testing.assert_allclose(both[surplus : len(both) - surplus], once, atol=1e-5)
 
@@ -94,7 +94,7 @@ class TestBlur:
         picture = np.zeros((2, 41, 51, 3), dtype=np.float32)
         picture[1, 20, 25] = [1.0, 2.0, 3.0]
         before = picture.copy()
-        seen = blurred(picture, 2.0)
+        seen = blur_images(picture, 2.0)
         assert np.array_equal(picture, before)
         assert (seen[0] == 0.0).all()
         rows, columns = np.arange(41) - 20, np.arange(51) - 25
@@ -110,18 +110,18 @@ class TestBlur:
         picture = np.random.default_rng(0).uniform(0, 2, (2, 40, 33, 3)).astype(np.float32)
         for blur in (0.4, 1.3, 20.0):  # the last is wider than the picture
             monkeypatch.undo()
-            fast = blurred(picture, blur)
+            fast = blur_images(picture, blur)
             monkeypatch.setattr(blur_module, "has_numba", lambda: False)
-            np.testing.assert_allclose(fast, blurred(picture, blur), atol=3e-6)
+            np.testing.assert_allclose(fast, blur_images(picture, blur), atol=3e-6)
 
     def test_even_light_stays_even_and_no_blur_is_nothing(self):
         even = np.full((1, 20, 30, 3), 0.7, dtype=np.float32)
-        np.testing.assert_allclose(blurred(even, 3.0), even, rtol=2e-6)
-        assert blurred(even, 0.0) is even
+        np.testing.assert_allclose(blur_images(even, 3.0), even, rtol=2e-6)
+        assert blur_images(even, 0.0) is even
 
     def test_what_is_no_spot_is_refused(self):
         with pytest.raises(InputError, match="A spot of 65 pixels standard deviation is not made"):
-            spot(65.0)
+            compute_spot(65.0)
 
 
 def test_without_numba_there_is_another_way(monkeypatch):

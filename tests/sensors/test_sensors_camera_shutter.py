@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
 from twinloop.sensors.camera.remap import Remap, rendered_view
-from twinloop.sensors.camera.shutter import Shutter, combine, row_weights, subframe_times
+from twinloop.sensors.camera.shutter import Shutter, combine_subframes, row_weights, subframe_times
 
 HEIGHT, WIDTH = 96, 128
 TIMES = st.floats(1e-4, 0.1)
@@ -83,7 +83,7 @@ class TestMotion:
 
     def test_a_moving_edge_skews_by_readout_times_speed(self):
         shutter = Shutter(exposure_time=0.002, readout=0.03)
-        places = edge_places(combine(moving_edge(shutter, 65, self.SPEED), shutter))
+        places = edge_places(combine_subframes(moving_edge(shutter, 65, self.SPEED), shutter))
         slope, at_middle = np.polyfit(np.arange(HEIGHT) - HEIGHT / 2, places, 1)
         assert slope * HEIGHT == pytest.approx(0.03 * self.SPEED, rel=1e-3)
         assert at_middle == pytest.approx(40.0, abs=0.01)  # the picture's time is that of its middle row
@@ -92,7 +92,7 @@ class TestMotion:
     def test_a_moving_edge_blurs_by_exposure_times_speed(self):
         shutter = Shutter(exposure_time=0.025, readout=0.0)
         width = 0.025 * self.SPEED
-        row = combine(moving_edge(shutter, 101, self.SPEED), shutter)[0, :, 0].astype(np.float64)
+        row = combine_subframes(moving_edge(shutter, 101, self.SPEED), shutter)[0, :, 0].astype(np.float64)
         spread = np.diff(row, prepend=0.0)
         columns = np.arange(WIDTH)
         variance = spread @ columns**2 - (spread @ columns) ** 2
@@ -101,7 +101,7 @@ class TestMotion:
 
     def test_a_global_shutter_does_not_skew(self):
         shutter = Shutter(exposure_time=0.01, readout=0.03, kind="global")
-        picture = combine(moving_edge(shutter, 17, self.SPEED), shutter)
+        picture = combine_subframes(moving_edge(shutter, 17, self.SPEED), shutter)
         assert np.array_equal(picture, np.broadcast_to(picture[:1], picture.shape))
         np.testing.assert_allclose(edge_places(picture), 40.0, atol=1e-3)
 
@@ -112,7 +112,7 @@ class TestMotion:
         rows = np.arange(HEIGHT) + 0.5 - HEIGHT / 2
         angles = omega * (subframe_times(shutter, count) - shutter.middle)
         looks = np.stack([edge(WIDTH / 2 + np.tan(angle) * rows) for angle in angles])
-        places = edge_places(combine(np.repeat(looks[..., None], 3, axis=-1).astype(np.float32), shutter))
+        places = edge_places(combine_subframes(np.repeat(looks[..., None], 3, axis=-1).astype(np.float32), shutter))
         read = (np.arange(HEIGHT) / HEIGHT) * 0.02 + 0.5e-4 - shutter.middle
         np.testing.assert_allclose(places, WIDTH / 2 + np.tan(omega * read) * rows, atol=0.02)
 
@@ -134,7 +134,7 @@ class TestMotion:
         looks = np.repeat(look[None], count, axis=0)
         before = looks.copy()
         for shutter in (Shutter(exposure_time=0.01, readout=0.03), Shutter(), Shutter(exposure_time=0.02)):
-            assert np.array_equal(combine(looks, shutter), look)
+            assert np.array_equal(combine_subframes(looks, shutter), look)
         assert np.array_equal(looks, before)
 
     @given(seed=st.integers(0, 2**31), count=st.integers(1, 12))
@@ -142,7 +142,7 @@ class TestMotion:
         looks = np.random.default_rng(seed).uniform(0, 4, (count, 24, 5, 3)).astype(np.float32)
         shutter = Shutter(exposure_time=0.004, readout=0.03)
         plain = np.einsum("hk,khwc->hwc", row_weights(shutter, count, 24), looks.astype(np.float64))
-        np.testing.assert_allclose(combine(looks, shutter), plain, rtol=1e-5, atol=1e-6)
+        np.testing.assert_allclose(combine_subframes(looks, shutter), plain, rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("red", [1.0, 1.01])
@@ -155,7 +155,9 @@ def test_through_a_lens_it_is_the_picture_of_looks_through_the_lens(red, kind):
     looks = np.random.default_rng(0).uniform(0, 1, (9, view.height, view.width, 3)).astype(np.float32)
     for exposure in (0.0, 0.004, 0.05):
         shutter = Shutter(exposure_time=exposure, readout=0.03, kind=kind)
-        assert np.array_equal(combine(looks, shutter, lens=remap), combine(remap.apply(looks), shutter))
+        assert np.array_equal(
+            combine_subframes(looks, shutter, lens=remap), combine_subframes(remap.apply(looks), shutter)
+        )
 
 
 def test_what_is_no_shutter_is_refused():

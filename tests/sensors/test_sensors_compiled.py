@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 
 from twinloop.sensors import compiled as door
-from twinloop.sensors.compiled import compiled, over_rows
+from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 STEP = 3.0
 
 
-@compiled
+@compile_lazily
 def double(value):
     return 2.0 * value
 
 
-@compiled
+@compile_lazily
 def fill(first, last, out):
     for r in range(first, last):
         for c in range(out.shape[1]):
@@ -30,9 +30,9 @@ def test_bands_together_are_all_rows(monkeypatch):
     for rows in (1, 7, 64, 333):
         for threads in ("1", "3"):
             monkeypatch.setenv("OMP_NUM_THREADS", threads)
-            monkeypatch.setattr(door, "cores", lambda: 3)
+            monkeypatch.setattr(door, "count_cores", lambda: 3)
             out = np.full((rows, 4), np.nan)
-            over_rows(fill, rows, out)
+            run_over_rows(fill, rows, out)
             np.testing.assert_array_equal(out, 6.0 * np.arange(rows)[:, None] + np.arange(4))
 
 
@@ -69,5 +69,5 @@ def test_code_of_another_file_is_not_taken_from_before(tmp_path, monkeypatch):
 
 def test_a_stamp_is_of_code_and_numbers():
     assert double.stamp != fill.stamp
-    assert double.stamp == compiled(double.plain).stamp
+    assert double.stamp == compile_lazily(double.plain).stamp
     assert double.plain(2.0) == 4.0

@@ -22,7 +22,7 @@ from twinloop.sensors.depth import (
     TimeOfFlightSpec,
 )
 from twinloop.sensors.depth.frames import GRAZING_POWER, ReturnLosses, normal_field
-from twinloop.sensors.depth.triangulation import agreeing, fattened, hidden
+from twinloop.sensors.depth.triangulation import compute_agreeing_share, fatten_edges, find_hidden
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import RANGING
 
@@ -117,7 +117,7 @@ def test_no_other_view_sees_the_left_border(distance: float) -> None:
 def test_something_thin_hides_no_more_than_its_own_width() -> None:
     depth = wall(3.0)
     depth[..., 200:203] = 0.5
-    lost = hidden(PINHOLE.fx * BASELINE / depth)[0, 0, 60:]
+    lost = find_hidden(PINHOLE.fx * BASELINE / depth)[0, 0, 60:]
     assert 2 <= lost.sum() <= 5
 
 
@@ -133,11 +133,11 @@ def test_nothing_is_seen_nearer_than_the_search_range(searched: float) -> None:
 
 def test_near_things_grow_by_the_fattening_and_slopes_do_not() -> None:
     edge = PINHOLE.fx * BASELINE / step_edge(0.5, 2.0)
-    grown = fattened(edge, 2)
+    grown = fatten_edges(edge, 2)
     assert (grown[0, :, 198:200] == edge[0, 0, 200]).all()
     np.testing.assert_array_equal(grown[..., :198], edge[..., :198])
     slope = np.broadcast_to(np.linspace(10.0, 20.0, PINHOLE.width), edge.shape)
-    np.testing.assert_array_equal(fattened(slope, 2), slope)
+    np.testing.assert_array_equal(fatten_edges(slope, 2), slope)
 
 
 def test_edges_waver_sideways_and_by_as_much_as_is_said() -> None:
@@ -201,8 +201,8 @@ def test_a_kinects_window_loses_edges_and_keeps_slopes() -> None:
     assert not lost[210:300].any()
     gentle, steep = (np.broadcast_to(np.arange(320) * rate, edge.shape) + 50.0 for rate in (0.09, 0.5))
     lit = np.ones(edge.shape, dtype=bool)
-    assert agreeing(gentle, lit, 9, 0.1)[..., 8:-8].min() == 1.0
-    assert agreeing(steep, lit, 9, 0.1).max() < 1 / 1.2
+    assert compute_agreeing_share(gentle, lit, 9, 0.1)[..., 8:-8].min() == 1.0
+    assert compute_agreeing_share(steep, lit, 9, 0.1).max() < 1 / 1.2
 
 
 def test_a_kinects_depth_comes_in_the_steps_that_were_measured_of_it() -> None:
@@ -227,7 +227,7 @@ def test_time_of_flight_errs_linearly_with_distance() -> None:
 def test_a_bias_is_of_the_distance_along_the_ray_and_not_of_the_depth() -> None:
     frames = seen(wall(1.0))
     reading = TimeOfFlightDepth(spec=TimeOfFlightSpec(unit=FINE * 2), range_bias=0.02).read(frames, luck())
-    np.testing.assert_allclose(reading.metres[0] - 1.0, 0.02 / frames.stretch, atol=1.1e-5)
+    np.testing.assert_allclose(reading.metres[0] - 1.0, 0.02 / frames.distance_ratio, atol=1.1e-5)
 
 
 def test_the_wiggle_has_four_periods_to_the_unambiguous_range() -> None:

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from twinloop.sensors.filters import (
     ALLAN_FLOOR,
     FLICKER_TIMES,
-    digitized,
-    flicker,
+    apply_play,
+    digitize,
+    flicker_noise,
     low_pass,
     low_pass_noise,
-    play,
     random_walk,
 )
 from twinloop.stats import allan_curve
@@ -62,18 +62,18 @@ def test_filtered_noise_keeps_its_density_and_has_the_deviation_of_its_bandwidth
 def test_play_is_a_loop_of_its_width_and_forgets_nothing():
     up, down = np.linspace(-1.0, 1.0, 201), np.linspace(1.0, -1.0, 201)
     signal = np.concatenate([up, down, up])[None, :, None]
-    out = play(signal, 0.3)[0, :, 0]
+    out = apply_play(signal, 0.3)[0, :, 0]
     gap = out[201:402] - out[402:][::-1]
     np.testing.assert_allclose(gap[np.abs(down) < 0.5], 0.3, atol=1e-12)
-    np.testing.assert_array_equal(play(signal, 0.0), signal)
+    np.testing.assert_array_equal(apply_play(signal, 0.0), signal)
 
 
 @given(st.floats(-50, 50), st.floats(0.1, 20), st.floats(0.001, 1))
 def test_what_is_digitized_is_within_its_range_and_half_a_step(value, limit, step):
-    out = float(digitized(value, limit, step))
+    out = float(digitize(value, limit, step))
     assert abs(out - np.clip(value, -limit, limit)) <= step / 2 + 1e-9
     assert out / step == pytest.approx(round(out / step), abs=1e-6)
-    assert digitized(value, 0.0, 0.0) == value
+    assert digitize(value, 0.0, 0.0) == value
 
 
 def test_a_walks_variance_grows_linearly():
@@ -91,7 +91,7 @@ def test_flicker_is_flat_at_its_floor_over_decades():
     part = (2 * ratio - 3 + 4 * np.exp(-ratio) - np.exp(-2 * ratio)) / ratio**2
     floor = np.sqrt(part.sum(axis=1) * np.log(10.0) / np.pi) / ALLAN_FLOOR
     assert np.abs(floor - 1.0).max() < 0.04
-    made = flicker(np.random.default_rng(3).standard_normal((1, 60_000, 8, len(FLICKER_TIMES))), 0.01, 0.7)[0]
+    made = flicker_noise(np.random.default_rng(3).standard_normal((1, 60_000, 8, len(FLICKER_TIMES))), 0.01, 0.7)[0]
     curves = [allan_curve(made[:, i], 0.01).deviation.estimate for i in range(8)]
     time = allan_curve(made[:, 0], 0.01).time
     mean = np.sqrt(np.mean(np.square(curves), axis=0))
@@ -102,9 +102,9 @@ def test_flicker_is_flat_at_its_floor_over_decades():
 def test_worlds_do_not_disturb_each_other():
     normals = np.random.default_rng(4).standard_normal((3, 50, 2, len(FLICKER_TIMES)))
     levels, periods = np.array([0.1, 0.0, 0.4]), np.array([0.01, 0.02, 0.005])
-    together = flicker(normals, periods, levels)
+    together = flicker_noise(normals, periods, levels)
     assert not together[1].any()
-    np.testing.assert_array_equal(together[2], flicker(normals[2:], periods[2:], levels[2:])[0])
+    np.testing.assert_array_equal(together[2], flicker_noise(normals[2:], periods[2:], levels[2:])[0])
     walks = random_walk(normals[..., 0], periods, levels)
     np.testing.assert_array_equal(walks[2], random_walk(normals[2:, ..., 0], periods[2:], levels[2:])[0])
 

@@ -26,7 +26,7 @@ def test_an_ideal_sensor_reports_the_truth():
 def test_crosstalk_is_a_matrix_in_parts_of_the_ranges():
     sensor = preset("ati_mini45", crosstalk=0.015, force_scale_error=0.01, torque_scale_error=-0.02)
     uniform = np.random.default_rng(1).uniform(size=(2000, COUPLINGS))
-    matrix = sensor.coupling(uniform)
+    matrix = sensor.coupling_matrix(uniform)
     span = np.array([145, 145, 290, 5, 5, 5.0])
     in_ranges = matrix / span[:, None] * span
     off = in_ranges[:, ~np.eye(6, dtype=bool)]
@@ -37,7 +37,7 @@ def test_crosstalk_is_a_matrix_in_parts_of_the_ranges():
     quiet = preset("ati_mini45", crosstalk=0.015, force_step=0.0, torque_step=0.0)
     load = np.random.default_rng(2).uniform(-0.3, 0.3, (2000, 4, 6)) * span
     said = force_torque_readings(quiet, load, period=0.001, specimen=uniform)
-    np.testing.assert_allclose(said, np.einsum("wij,wnj->wni", quiet.coupling(uniform), load), atol=1e-12)
+    np.testing.assert_allclose(said, np.einsum("wij,wnj->wni", quiet.coupling_matrix(uniform), load), atol=1e-12)
 
 
 def test_one_load_makes_every_component_speak_but_without_crosstalk_its_own_only():

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
 from twinloop.sensors.lidar import Beams, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
-from twinloop.sensors.lidar.lidar import LEAST_COSINE, strongest_echo, subrays
+from twinloop.sensors.lidar.lidar import LEAST_COSINE, find_strongest_echo, split_beams
 from twinloop.twin.devices import device_presets
 from twinloop.twin.quantities.sensing import RANGING
 
@@ -94,7 +94,7 @@ def test_beams_are_a_function_of_time_however_it_is_cut(cuts, device) -> None:
 @pytest.mark.parametrize("count", [1, 4, 5, 9])
 def test_the_rays_of_a_beam_have_its_gaussians_moments(count) -> None:
     azimuth, elevation, divergence = np.array([0.3, -2.0]), np.array([0.2, 0.7]), 0.004
-    toward, weights = subrays(azimuth, elevation, divergence, count)
+    toward, weights = split_beams(azimuth, elevation, divergence, count)
     assert weights.sum() == pytest.approx(1.0)
     np.testing.assert_allclose(np.linalg.norm(toward, axis=2), 1.0)
     middle = toward[:, :1]
@@ -146,10 +146,10 @@ def test_the_share_that_is_lost_is_the_drop_rate() -> None:
 
 @given(near=st.floats(0.5, 20.0), gap=st.floats(0.05, 3.0), covered=st.integers(1, 4), dull=st.floats(0.1, 1.0))
 def test_mixed_pixels_lie_between_the_surfaces_where_pulses_overlap(near, gap, covered, dull) -> None:
-    weights = subrays(np.zeros(1), np.zeros(1), 0.003, 5)[1]
+    weights = split_beams(np.zeros(1), np.zeros(1), 0.003, 5)[1]
     distance = np.where(np.arange(5) < covered, near, near + gap)[None]
     bright = np.where(np.arange(5) < covered, dull, 1.0)[None]
-    echo = strongest_echo(distance, bright, np.ones((1, 5)), weights, pulse_length=1.0)
+    echo = find_strongest_echo(distance, bright, np.ones((1, 5)), weights, pulse_length=1.0)
     if distance.max() - near <= 1.0:
         assert near < echo.distance[0] < near + gap
         light = weights * bright[0] / distance[0] ** 2
@@ -194,4 +194,4 @@ def test_patterns_that_fire_nothing_are_refused() -> None:
     with pytest.raises(InputError, match="no field of view"):
         NonRepetitivePattern(scan_rate=10.0, point_rate=1e3, lines=1, elevation_min=0.1, elevation_max=0.1)
     with pytest.raises(InputError, match="2 rays cannot represent a beam"):
-        subrays(np.zeros(1), np.zeros(1), 0.001, 2)
+        split_beams(np.zeros(1), np.zeros(1), 0.001, 2)

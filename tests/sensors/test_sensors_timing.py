@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import SeedPath
 from twinloop.core.seeds import uniforms
 from twinloop.rollout.sensing import joint_readings
-from twinloop.sensors import hermite, newest_sample
+from twinloop.sensors import find_newest_sample, interpolate_hermite
 from twinloop.simulate import InitialState
 from twinloop.twin import load_twin
 
@@ -80,7 +80,7 @@ class TestNewestSample:
     )
     def test_it_is_on_the_sensors_clock_delivered_and_the_newest(self, rate, phase, delay, start):
         time = start + np.arange(50.0)[None] / 33.0
-        taken, number = newest_sample(time, rate=rate, phase=phase, delay=delay)
+        taken, number = find_newest_sample(time, rate=rate, phase=phase, delay=delay)
         slack = 1e-8 / rate
         assert (taken <= np.maximum(time - delay, 0.0)).all()
         sampled = number > 0
@@ -93,7 +93,7 @@ class TestNewestSample:
 
     def test_asked_at_any_time_it_is_of_that_time(self):
         time = np.array([[0.0, 0.01, 0.05]])
-        taken, number = newest_sample(time, rate=0.0, phase=0.3, delay=0.02)
+        taken, number = find_newest_sample(time, rate=0.0, phase=0.3, delay=0.02)
         np.testing.assert_allclose(taken, [[0.0, 0.0, 0.03]])
         np.testing.assert_array_equal(number, [[1, 2, 3]])
 
@@ -103,7 +103,7 @@ class TestHermite:
     def test_a_cubic_is_met_exactly(self, coefficients, at):
         cubic = np.polynomial.Polynomial(coefficients)
         time = np.array([[0.0, 0.3, 0.45, 1.0]])
-        found = hermite(time, cubic(time)[..., None], cubic.deriv()(time)[..., None], np.array([[at]]))
+        found = interpolate_hermite(time, cubic(time)[..., None], cubic.deriv()(time)[..., None], np.array([[at]]))
         np.testing.assert_allclose(found[0, 0, 0], cubic(at), atol=1e-12)
 
     @settings(max_examples=50, deadline=None)
@@ -118,7 +118,7 @@ class TestHermite:
                 seen = position + speed * part + 0.5 * a * part**2
             position, speed, time = position + speed * 0.125 + 0.5 * a * 0.125**2, speed + a * 0.125, time + 0.125
         ends = np.array([[[0.0], [position]]]), np.array([[[0.3], [speed]]])
-        found = hermite(np.array([[0.0, 1.0]]), *ends, np.array([[at]]))[0, 0, 0]
+        found = interpolate_hermite(np.array([[0.0, 1.0]]), *ends, np.array([[at]]))[0, 0, 0]
         assert abs(found - seen) <= 1 / 16 + 1e-12
 
     def test_a_smooth_motion_costs_the_fourth_power_of_the_interval(self):
@@ -126,7 +126,9 @@ class TestHermite:
         worst = []
         for n in (11, 21, 41):
             time = np.linspace(0.0, 1.0, n)[None]
-            found = hermite(time, np.sin(7 * time)[..., None], 7 * np.cos(7 * time)[..., None], fine)[..., 0]
+            found = interpolate_hermite(time, np.sin(7 * time)[..., None], 7 * np.cos(7 * time)[..., None], fine)[
+                ..., 0
+            ]
             worst.append(np.abs(found - np.sin(7 * fine)).max())
             assert worst[-1] <= 7**4 / 384 / (n - 1) ** 4
         np.testing.assert_allclose(np.log2(np.divide(worst[:-1], worst[1:])), 4.0, atol=0.3)
@@ -135,7 +137,7 @@ class TestHermite:
         time = np.cumsum(uniforms(0, "t", range(3), size=9), axis=1)
         value, slope = uniforms(0, "v", range(3), size=18), uniforms(0, "s", range(3), size=18)
         value, slope = value.reshape(3, 9, 2), slope.reshape(3, 9, 2)
-        np.testing.assert_array_equal(hermite(time, value, slope, time), value)
+        np.testing.assert_array_equal(interpolate_hermite(time, value, slope, time), value)
 
 
 class TestInSimulation:
@@ -143,7 +145,7 @@ class TestInSimulation:
     @given(rate=st.floats(15.0, 400.0), phase=st.floats(0.0, 1.0), delay=st.floats(0.0, 0.05))
     def test_a_coasting_joint_shows_when_it_was_read(self, twin, rate, phase, delay):
         readings, time = coasting(twin, {RATE: rate, PHASE: phase, DELAY: delay}, seeds=False)
-        taken, _ = newest_sample(time, rate=rate, phase=phase, delay=delay)
+        taken, _ = find_newest_sample(time, rate=rate, phase=phase, delay=delay)
         np.testing.assert_allclose(readings / SPEED, taken, atol=1e-6)
 
     def test_a_planted_clock_is_found_again_from_the_steps_of_the_readings(self, twin):

@@ -13,10 +13,10 @@ from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
-from twinloop.simulate.open_loop import ReplayedFrames, control_series, open_loop
+from twinloop.simulate.open_loop import ReplayedFrames, compute_control_series, open_loop
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
-from twinloop.simulate.replay_start import integrated
+from twinloop.simulate.replay_start import integrate_positions
 from twinloop.twin import load_twin
 
 ARM = """
@@ -95,8 +95,8 @@ def test_controls_beforehand_equal_controls_step_by_step(arms, delays, substeps,
     values |= {f"actuator/{joint}/delay": delays[i : i + 3] for i, joint in enumerate(("turn", "tilt"))}
     table = twin.table(3, values)
     path = CommandPath(twin, table, initial.command, earlier=initial.earlier)
-    slow = np.concatenate([path.controls(commands[:, step]) for step in range(9)], axis=1)
-    assert np.array_equal(control_series(twin, table, initial, commands), slow)
+    slow = np.concatenate([path.compute_controls(commands[:, step]) for step in range(9)], axis=1)
+    assert np.array_equal(compute_control_series(twin, table, initial, commands), slow)
 
 
 @pytest.mark.parametrize("substeps", [1, 4])
@@ -170,7 +170,7 @@ def test_a_window_runs_beside_longer_ones_as_it_runs_alone():
     together = replay(THREADS, logs, logs.twin.table(2, {"object/cube/friction/slide": [0.1, 0.4]}))
     assert together.shape == (2, 5, 40, 6)
     for row, length in enumerate(lengths):
-        alone = logs.take([row]).trimmed()
+        alone = logs.take([row]).trim_frames()
         assert alone.commands.shape[1] == length
         one = replay(THREADS, alone, logs.twin.table(2, {"object/cube/friction/slide": [0.1, 0.4]}))
         assert np.array_equal(together[:, row, :length], one[:, 0])
@@ -201,7 +201,7 @@ def test_moves_in_the_tangent_space_are_mujocos():
     qpos = np.concatenate([rng.normal(size=(6, 3)), rng.normal(size=(6, 4))], axis=1)
     qpos[:, 3:] /= np.linalg.norm(qpos[:, 3:], axis=1, keepdims=True)
     move = rng.normal(size=(6, 6))
-    ours = integrated(model, qpos, move)
+    ours = integrate_positions(model, qpos, move)
     for row in range(6):
         theirs = qpos[row].copy()
         mujoco.mj_integratePos(model, theirs, move[row], 1.0)

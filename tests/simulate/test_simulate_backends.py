@@ -128,7 +128,7 @@ class TestCommandPath:
         }
         values |= {f"actuator/{j}/delay": 0.0 for j in self.twin.robot.joints if j != "elbow_flex"}
         path = CommandPath(self.twin, self.twin.table(1, values), np.full((1, 6), 0.25))
-        rows = [path.controls(np.full((1, 6), command))[0, :, 2] for command in commands]
+        rows = [path.compute_controls(np.full((1, 6), command))[0, :, 2] for command in commands]
         return np.concatenate(rows)
 
     def test_without_delay_a_command_holds_for_its_period(self):

@@ -16,7 +16,7 @@ from twinloop.core.errors import InputError, MissingDependencyError, TwinloopErr
 from twinloop.core.files import sha256_tree
 from twinloop.core.pool import LocalProcesses
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate import generate_states, open_engine, resolve
+from twinloop.generate import generate_states, open_engine, resolve_config
 
 SMALL = {"scene": {"robot": "so101", "task": "pick_and_place"}, "rollout": {"parallel_envs": 4, "episodes_per_env": 10}}
 # Ray's own: sockets and files that its processes leave to the garbage collector.
@@ -24,7 +24,7 @@ ray_on_this_machine = pytest.mark.filterwarnings("ignore")
 
 
 def config(folder):
-    return resolve(SMALL, where="test", folder=folder)
+    return resolve_config(SMALL, where="test", folder=folder)
 
 
 def test_without_ray_the_command_that_installs_it_is_named(monkeypatch, capsys, tmp_path):

@@ -25,7 +25,7 @@ pytest.importorskip("mujoco_warp", reason="mujoco-warp is not installed: pip ins
 torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'twinloop[gpu]'")
 
 from twinloop.simulate.arrays import to_host  # noqa: E402
-from twinloop.simulate.warp import BackendWarp, contact_room, row_room  # noqa: E402
+from twinloop.simulate.warp import BackendWarp, estimate_max_contacts, estimate_max_rows  # noqa: E402
 from twinloop.simulate.warp_model import WarpModel  # noqa: E402
 
 NSTEP = 8
@@ -113,9 +113,9 @@ def test_begun_anew_a_world_forgets_and_the_others_do_not_notice(twin):
     simulation = BackendWarp("cpu").start(twin, table, start, 2 * NSTEP, derived=("xpos",))
     for step in range(2 * NSTEP):
         if step == NSTEP:
-            kept = simulation.derived("xpos")
+            kept = simulation.read_derived("xpos")
             simulation.restart([1], other, InitialState.home(twin, 1))
-            np.testing.assert_array_equal(simulation.derived("xpos")[[0, 2]], kept[[0, 2]])
+            np.testing.assert_array_equal(simulation.read_derived("xpos")[[0, 2]], kept[[0, 2]])
         simulation.advance(commands[:, step])
     whole = rollout(BackendWarp("cpu"), twin, table, start, commands, 2 * NSTEP)
     fresh = rollout(BackendWarp("cpu"), twin, other, InitialState.home(twin, 1), commands[[1], NSTEP:], NSTEP)
@@ -307,9 +307,9 @@ def test_a_world_that_runs_out_of_room_is_marked_with_what_it_ran_out_of(twin, r
 
 def test_there_is_room_for_every_contact_of_a_grasp(twin):
     """Rows for all contacts at the largest dimension, so that only contacts beyond the room can be lost."""
-    contacts = contact_room(twin)
+    contacts = estimate_max_contacts(twin)
     assert contacts >= 48
-    assert row_room(twin.model, contacts) >= 6 * contacts
+    assert estimate_max_rows(twin.model, contacts) >= 6 * contacts
 
 
 def test_a_world_that_is_told_nonsense_is_marked_and_stops_nobody(twin):
@@ -352,7 +352,7 @@ def test_the_device_shows_what_the_host_is_shown(twin):
 def test_the_bare_loop_takes_as_many_steps_as_the_rollout_it_is_measured_against(twin):
     backend, commands = BackendWarp("cpu"), waves(twin, 2, 5)
     simulation = backend.start(twin, twin.table(2), InitialState.home(twin, 2), 5)
-    assert backend.bare_seconds(simulation, commands) > 0
+    assert backend.measure_bare_seconds(simulation, commands) > 0
     np.testing.assert_allclose(simulation.state[:, 0], 5 / twin.control_hz, rtol=1e-5)
     data = mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from twinloop.core.errors import LogError, UnknownNameError
-from twinloop.hardware import hidden_cell, virtual_log
+from twinloop.hardware import make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.rollout import TrackerNoise
 from twinloop.simulate import open_backend
@@ -38,7 +38,7 @@ def test_a_tracker_sees_the_tool_where_the_true_joints_have_it(twin, logs):
     chain = Chain(twin.model, "tcp", twin.home()[0])
     told = chain.pose(twin.units.to_si(plain.state)[:, : chain.njoint]).position
     away = np.linalg.norm(told - seen, axis=1)
-    offset = np.abs([hidden_cell(twin, 3).values[f"sensor/{joint}/offset"] for joint in twin.robot.joints]).max()
+    offset = np.abs([make_hidden_cell(twin, 3).values[f"sensor/{joint}/offset"] for joint in twin.robot.joints]).max()
     assert 1e-3 < away.mean() < 5 * offset  # what encoders say of the tool is wrong by their zeros, and no more
 
 
@@ -66,7 +66,7 @@ def test_what_is_not_there_is_named(twin, logs):
 @pytest.mark.slow
 def test_a_tracked_tool_tells_the_zeros_of_the_joints(twin):
     """The pitch of the hand, the sum of three zeros, comes back within a degree; joint readings alone leave it open."""
-    cell = hidden_cell(twin, 100)
+    cell = make_hidden_cell(twin, 100)
     log = virtual_log(100, episodes=4, seconds=8.0, nthread=0, tracker=cell.tracker)
     joints = ("shoulder_lift", "elbow_flex", "wrist_flex")
     names = [f"sensor/{joint}/offset" for joint in joints]

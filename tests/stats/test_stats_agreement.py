@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats import cohens_kappa, krippendorff_alpha, match_moments
+from twinloop.stats import cohens_kappa, krippendorff_alpha, match_times
 
 NAN = float("nan")
 
@@ -128,11 +128,11 @@ def test_too_few_units_are_named():
 
 
 def test_moments_match_as_often_as_they_can():
-    found = match_moments([10, 20, 30], [12, 21, 50], tolerance=2)
+    found = match_times([10, 20, 30], [12, 21, 50], tolerance=2)
     assert found.first.tolist() == found.second.tolist() == [0, 1]
     assert found.f1 == pytest.approx(2 / 3)
-    assert match_moments([], [], 1).f1 == 1.0
-    assert match_moments([1], [], 1).f1 == 0.0
+    assert match_times([], [], 1).f1 == 1.0
+    assert match_times([1], [], 1).f1 == 0.0
 
 
 @settings(max_examples=30)
@@ -151,7 +151,7 @@ def test_no_matching_is_larger(first, second, tolerance):
             ):
                 best = size
                 break
-    assert len(match_moments(first, second, tolerance).first) == best
+    assert len(match_times(first, second, tolerance).first) == best
 
 
 @pytest.mark.slow

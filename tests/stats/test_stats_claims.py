@@ -11,7 +11,13 @@ from hypothesis import strategies as st
 from scipy.stats import binom
 
 from twinloop.core.errors import InputError
-from twinloop.stats.proportion import chance_to_show, log_wealth, rate_shown, trials_to_claim, watched_claim
+from twinloop.stats.proportion import (
+    claim_probability,
+    failure_rate_bound,
+    log_wealth,
+    sequential_claim_trials,
+    trials_to_claim,
+)
 
 
 def test_no_failure_allowed_is_the_closed_form():
@@ -30,13 +36,13 @@ def test_the_count_is_the_least_that_shows_it(rate, failures, confidence):
     n = trials_to_claim(rate, confidence=confidence, failures=failures)
     assert binom.cdf(failures, n, rate) <= (1 - confidence) * (1 + 1e-9)
     assert n - 1 <= failures or binom.cdf(failures, n - 1, rate) > (1 - confidence) * (1 - 1e-9)
-    assert rate_shown(failures, n, confidence=confidence) <= rate * (1 + 1e-6)
+    assert failure_rate_bound(failures, n, confidence=confidence) <= rate * (1 + 1e-6)
 
 
 def test_a_policy_at_the_claimed_rate_passes_as_rarely_as_promised():
     n = trials_to_claim(0.02, failures=2)
-    assert chance_to_show(0.02, n, 2) <= 0.05
-    np.testing.assert_allclose(chance_to_show([0.0, 1.0], n, 2), [1.0, 0.0])
+    assert claim_probability(0.02, n, 2) <= 0.05
+    np.testing.assert_allclose(claim_probability([0.0, 1.0], n, 2), [1.0, 0.0])
 
 
 def test_wealth_is_a_martingale_at_the_rate_and_shrinks_above_it():
@@ -49,7 +55,7 @@ def test_wealth_is_a_martingale_at_the_rate_and_shrinks_above_it():
 
 
 def test_looking_after_every_trial_errs_no_more_often_than_promised():
-    ends = watched_claim(0.05, failures=4)
+    ends = sequential_claim_trials(0.05, failures=4)
     assert (np.diff(ends) > 0).all()
     rng = np.random.default_rng(0)
     runs, most = 4000, int(ends[-1])
@@ -68,7 +74,7 @@ def test_looking_after_every_trial_errs_no_more_often_than_promised():
         (lambda: trials_to_claim(0.1, confidence=1.0), "A confidence of 1 is invalid"),
         (lambda: trials_to_claim(0.1, failures=-1), "-1 failures cannot be allowed"),
         (lambda: trials_to_claim(1e-12), "needs more than 1,000,000,000 trials"),
-        (lambda: rate_shown(3, 2), "3 failures of 2 trials is not a result"),
+        (lambda: failure_rate_bound(3, 2), "3 failures of 2 trials is not a result"),
     ],
 )
 def test_what_cannot_be_claimed_is_told(call, said):

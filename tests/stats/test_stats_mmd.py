@@ -11,7 +11,7 @@ from scipy.special import erf
 from twinloop.core.errors import InputError
 from twinloop.core.records import Embedding, require_same_encoder
 from twinloop.stats import energy_distance, kid, mmd
-from twinloop.stats.two_sample import least_p_value, relabellings, two_samples
+from twinloop.stats.two_sample import least_p_value, relabel_episodes, two_samples
 
 KINDS = (mmd, kid, energy_distance)
 
@@ -156,7 +156,7 @@ def test_distances_grow_with_a_planted_shift_and_the_test_sees_it(kind):
 def test_few_relabellings_are_all_tried_and_their_p_value_is_exact():
     (x, y), keys = both(3, 1.0, real=(4, 3), sim=(4, 3))
     samples = two_samples(x, y, **keys)
-    labels = relabellings(samples, 100)
+    labels = relabel_episodes(samples, 100)
     assert labels.exact
     assert len({row.tobytes() for row in labels.real}) == 70
     found = mmd(x, y, **keys, draws=100)

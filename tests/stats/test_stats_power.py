@@ -17,7 +17,7 @@ from twinloop.stats import (
     trials_for_pairs,
     trials_for_rates,
 )
-from twinloop.stats.equivalence import equivalence_p_values, refused_tables
+from twinloop.stats.equivalence import equivalence_p_values, rejected_tables
 from twinloop.stats.two_by_two import exact_p_values, table_chances
 
 
@@ -26,7 +26,7 @@ from twinloop.stats.two_by_two import exact_p_values, table_chances
 def test_the_halved_critical_value_refuses_what_p_values_do(alpha, sizes):
     for side in ("two-sided", "greater", "less"):
         assert np.array_equal(
-            refused_tables(*sizes, alpha=alpha, alternative=side), exact_p_values(*sizes, alternative=side) <= alpha
+            rejected_tables(*sizes, alpha=alpha, alternative=side), exact_p_values(*sizes, alternative=side) <= alpha
         )
 
 

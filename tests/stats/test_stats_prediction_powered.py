@@ -18,7 +18,7 @@ from twinloop.stats import (
     trials_saved,
 )
 from twinloop.stats.betting import log_e_adaptive, log_e_mean
-from twinloop.stats.prediction_powered import log_e_prediction_powered, rectified
+from twinloop.stats.prediction_powered import log_e_prediction_powered, rectify
 
 
 def coins(p, q, rho, shape, random):
@@ -39,7 +39,7 @@ def trials(p, q, rho, n, k, random):
 def test_prediction_powered_betting_covers(n, p, q, rho):
     random = np.random.default_rng(n)
     real, sim = coins(p, q, rho, (800, n), random)
-    made = rectified(real, sim, (random.random((800, 10 * n)) < q).astype(float))
+    made = rectify(real, sim, (random.random((800, 10 * n)) < q).astype(float))
     assert made.values.mean() == pytest.approx(p, abs=0.03)
     missed = log_e_prediction_powered(made, p, alpha=0.05).max(axis=-1) >= np.log(20)
     assert missed.mean() <= 0.05
@@ -158,7 +158,7 @@ def test_wrong_input_is_named():
     with pytest.raises(InputError, match="is outside its bounds 0 to 1"):
         PairedTrials(real=np.array([1.4]), sim=np.ones(1), more=np.ones(5))
     with pytest.raises(InputError, match="3 further simulated trials are fewer than the 4 real ones"):
-        rectified(np.ones(4), np.ones(4), np.ones(3))
+        rectify(np.ones(4), np.ones(4), np.ones(3))
     with pytest.raises(InputError, match="use the betting interval"):
         post_stratified(PairedTrials(real=np.array([0.3]), sim=np.ones(1), more=np.ones(5)))
     with pytest.raises(InputError, match="at least 3 are needed"):

@@ -10,7 +10,7 @@ from benchmarks.error_rates.gap.ranking_bootstrap import bootstrap_figure
 from twinloop.core.errors import InputError
 from twinloop.stats import ranking
 from twinloop.stats.predictivity import predictivity
-from twinloop.stats.ranking import PolicyScoreMatrix, draw_population, draw_true_scores, expected_figures
+from twinloop.stats.ranking import PolicyScoreMatrix, draw_population, draw_true_scores, simulate_expected_metrics
 
 tables = st.integers(2, 7).flatmap(
     lambda n: st.tuples(*[st.lists(st.integers(0, 4), min_size=n, max_size=n) for _ in range(2)])
@@ -96,8 +96,10 @@ def test_scores_of_trials_and_tables_weigh_alike():
     assert PolicyScoreMatrix.of_trials([[0.5, 0.5, 0.5]]).trials[0] < 20  # equal scores of three trials are not certain
     spread = np.std([0.4, 0.5, 0.6, 0.5])
     assert PolicyScoreMatrix.of_table([0.5], [4], [spread]).trials == pytest.approx(graded.trials)
-    assert not PolicyScoreMatrix.of_table([0.5], np.nan).known
-    both = PolicyScoreMatrix.averaged([PolicyScoreMatrix.of_table([0.4], 50), PolicyScoreMatrix.of_table([0.6], 50)])
+    assert not PolicyScoreMatrix.of_table([0.5], np.nan).has_trial_counts
+    both = PolicyScoreMatrix.average_tasks(
+        [PolicyScoreMatrix.of_table([0.4], 50), PolicyScoreMatrix.of_table([0.6], 50)]
+    )
     assert both.mean == pytest.approx(0.5)
     assert both.variance == pytest.approx(0.25 / 100, rel=0.05)
     with pytest.raises(InputError, match="mean score of 75 is outside 0 to 1"):
@@ -122,11 +124,13 @@ def test_constant_scores_are_answered_in_words():
 
 
 def test_expected_figures_are_zero_where_nothing_can_go_wrong_and_grow_with_it():
-    table = expected_figures(5)
+    table = simulate_expected_metrics(5)
     assert np.all(np.diff(table.mmrv) < 0)
-    assert table.at("mmrv", np.array(0.999)) < 0.05
-    assert table.at("best_agrees", np.array(0.0)) == pytest.approx(1 / 5, abs=0.02)  # by luck
-    assert table.at("regret", np.array(0.0)) == pytest.approx(1.163, abs=0.03)  # E max of five standard normals
+    assert table.interpolate_metric("mmrv", np.array(0.999)) < 0.05
+    assert table.interpolate_metric("best_agrees", np.array(0.0)) == pytest.approx(1 / 5, abs=0.02)  # by luck
+    assert table.interpolate_metric("regret", np.array(0.0)) == pytest.approx(
+        1.163, abs=0.03
+    )  # E max of five standard normals
 
 
 def _planted(rng, repetitions, policies, trials, correlation):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.stats import antithetic_walks, every_coalition, shapley, shapley_of_walks
+from twinloop.stats import draw_joining_orders, every_coalition, shapley, shapley_from_orders
 
 
 def slow_shapley(worth):
@@ -73,24 +73,24 @@ def squared_error(nplayer, seed, npoint=9):
 def test_squared_error_of_a_linear_model_is_shared_in_closed_form_and_by_any_pair_of_orders(nplayer, seed, pairs):
     worth, shares = squared_error(nplayer, seed)
     assert shapley(worth) == pytest.approx(shares)
-    walks = antithetic_walks(nplayer, pairs, seed=seed)
+    walks = draw_joining_orders(nplayer, pairs, seed=seed)
     rows = walks.coalitions @ (1 << np.arange(nplayer))
-    assert shapley_of_walks(worth[rows], walks) == pytest.approx(np.tile(shares, (pairs, 1)))
+    assert shapley_from_orders(worth[rows], walks) == pytest.approx(np.tile(shares, (pairs, 1)))
 
 
 def test_walks_pass_each_coalition_once_and_are_unbiased_in_any_game():
     worth = games(5, 3)
-    walks = antithetic_walks(5, 4000, seed=1)
+    walks = draw_joining_orders(5, 4000, seed=1)
     assert not walks.coalitions[0].any()
     assert walks.coalitions[-1].all()
     assert len({tuple(row) for row in walks.coalitions.tolist()}) == len(walks.coalitions) <= 32
     assert (walks.orders[4000:] == walks.orders[:4000, ::-1]).all()
-    pairs = shapley_of_walks(worth[walks.coalitions @ (1 << np.arange(5))], walks)
+    pairs = shapley_from_orders(worth[walks.coalitions @ (1 << np.arange(5))], walks)
     assert pairs.shape == (4000, 5, 2)
     assert pairs.sum(axis=1) == pytest.approx(np.tile(worth[-1] - worth[0], (4000, 1)))
     error = pairs.std(axis=0) / np.sqrt(4000)
     assert np.abs(pairs.mean(axis=0) - shapley(worth)).max() < 4 * error.max()
-    assert np.array_equal(antithetic_walks(5, 3, seed=2).orders, antithetic_walks(5, 3, seed=2).orders)
+    assert np.array_equal(draw_joining_orders(5, 3, seed=2).orders, draw_joining_orders(5, 3, seed=2).orders)
 
 
 def test_mistakes_are_named():
@@ -99,4 +99,4 @@ def test_mistakes_are_named():
     with pytest.raises(InputError, match=r"40 players have 2\^40 coalitions; .* or sample orders"):
         every_coalition(40)
     with pytest.raises(InputError, match="0 pairs of orders of 3 players"):
-        antithetic_walks(3, 0)
+        draw_joining_orders(3, 0)

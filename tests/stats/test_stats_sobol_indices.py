@@ -73,7 +73,7 @@ def test_outputs_together_are_weighted_by_their_variances():
     terms = sobol_terms(outputs)
     alone = sobol_indices(terms, draws=50)
     assert alone.first.estimate == pytest.approx(np.eye(2), abs=0.01)
-    together = sobol_indices(terms.pooled(-1), draws=50)
+    together = sobol_indices(terms.sum_outputs(-1), draws=50)
     assert together.first.estimate == pytest.approx([0.1, 0.9], abs=0.01)
     parts = SobolTerms(first=terms.first[..., 0], total=terms.total[..., 0], variance=terms.variance[..., 0])
     rest = SobolTerms(first=terms.first[..., 1], total=terms.total[..., 1], variance=terms.variance[..., 1])
@@ -84,7 +84,7 @@ def test_clusters_are_pooled_and_count_in_the_interval():
     points = sobol_rows(2, 512)
     size = np.array([1.0, 1.0, 0.2, 4.0])  # of the second factor's effect, by episode
     terms = sobol_terms(points[..., :1] + size * points[..., 1:])
-    pooled, clustered = sobol_indices(terms.pooled(-1), draws=400), sobol_indices(terms, clusters=True, draws=400)
+    pooled, clustered = sobol_indices(terms.sum_outputs(-1), draws=400), sobol_indices(terms, clusters=True, draws=400)
     assert clustered.first.estimate == pytest.approx(pooled.first.estimate)
     assert clustered.first.estimate[1] == pytest.approx(np.sum(size**2) / np.sum(size**2 + 1), abs=0.02)
     assert (clustered.first.high - clustered.first.low > 2 * (pooled.first.high - pooled.first.low)).all()

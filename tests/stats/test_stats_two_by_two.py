@@ -132,7 +132,7 @@ def test_intervals_cover():
 def test_swapping_arms_swaps_signs():
     t = table(7, 9, 2, 11)
     for method in ("newcombe", "agresti-caffo", "clopper-pearson", "chan-zhang"):
-        there, back = difference_interval(t, method=method), difference_interval(t.swapped(), method=method)
+        there, back = difference_interval(t, method=method), difference_interval(t.swap_arms(), method=method)
         assert (float(there.low), float(there.high)) == pytest.approx((-float(back.high), -float(back.low)), abs=1e-4)
 
 

@@ -51,7 +51,7 @@ def test_the_adjustment_is_that_of_the_largest_statistic_where_all_is_chance():
     for _ in range(400):
         table = random.normal(size=(100, 8))
         labels = EpisodeRelabellings(real=np.zeros((99, 2), dtype=bool), exact=False)
-        alarms += (labels.adjusted(table[0], table[1:]) <= 0.05).any()
+        alarms += (labels.adjust_p_values(table[0], table[1:]) <= 0.05).any()
     assert alarms / 400 == pytest.approx(0.05, abs=0.03)
 
 

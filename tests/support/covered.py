@@ -15,7 +15,7 @@ from twinloop.core.records import Provenance, SimEpisode, Source
 from twinloop.core.units import NORMALIZED, UnitMap
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.generate.config import make_plan, resolve
+from twinloop.generate.config import make_plan, resolve_config
 from twinloop.twin import Twin, load_twin
 
 X, Y, MASS = "object/cube/position/x", "object/cube/position/y", "object/cube/mass"
@@ -61,7 +61,7 @@ def write_generated(
 ) -> Path:
     """A dataset as if it had been generated from a file; ``bare``: as a real log in ±100 without a calibration."""
     twin = arm()
-    config = resolve(dict(value), where="test", folder=folder.parent, episodes=episodes, seed=seed, keep="all")
+    config = resolve_config(dict(value), where="test", folder=folder.parent, episodes=episodes, seed=seed, keep="all")
     table = make_plan(config, twin).draw(range(episodes))
     units = twin.unit_map([NORMALIZED if bare else "rad"] * 6)
     scaled = units.from_si if bare else np.asarray

@@ -85,7 +85,7 @@ def commit(writer: DatasetWriter, block: int) -> None:
 
 def write_all(path: Path, spec: DatasetSpec = SPEC, *, resume: bool = False) -> Path:
     with DatasetWriter.open(path, spec, resume=resume) as writer:
-        for block in sorted(KEPT.keys() - writer.blocks_done):
+        for block in sorted(KEPT.keys() - writer.committed_blocks):
             commit(writer, block)
         writer.finish({"yield": 0.5625})
     return path

@@ -18,7 +18,7 @@ from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.statistics import image_stats, pixel_histogram, sample_indices
 from twinloop.dataset.lerobot.tables import tasks_table
-from twinloop.dataset.media.video_copy import own_priority
+from twinloop.dataset.media.video_copy import restore_priority
 
 NAMES = ["pan.pos", "lift.pos"]
 SIZE = (48, 64)
@@ -43,7 +43,7 @@ def video(
     path.parent.mkdir(parents=True, exist_ok=True)
     os.environ.setdefault("SVT_LOG", "1")
     options = {"libx264": {"g": str(gop), "bf": "2", "sc_threshold": "0"}, "libsvtav1": {"g": str(gop), "preset": "12"}}
-    with own_priority(), av.open(str(path), "w", format="mp4") as container:
+    with restore_priority(), av.open(str(path), "w", format="mp4") as container:
         stream = container.add_stream(codec, rate=30, options=options[codec])
         stream.height, stream.width = SIZE
         stream.pix_fmt, stream.codec_context.time_base = "yuv420p", Fraction(1, 30)
@@ -92,7 +92,7 @@ def foreign(
             "info": {"video.fps": 30, "video.codec": "whatever", "video.pix_fmt": "yuv420p", "video.g": gop},
         }
         numbered = [(first + i, length) for i, length in enumerate(lengths)]
-        target = root / layout.of_block(layout.VIDEO_PATH, 0, video_key=KEY)
+        target = root / layout.block_path(layout.VIDEO_PATH, 0, video_key=KEY)
         video(target, numbered, codec=codec, gop=gop, force=force)
     if images:
         named = ["height", "width", "channels"]
@@ -125,8 +125,8 @@ def foreign(
         start += length
     table = pa.concat_tables(frames)
     for path, content in (
-        (layout.of_block(layout.DATA_PATH, 0), table),
-        (layout.of_block(layout.EPISODES_PATH, 0), pa.Table.from_pylist(rows)),
+        (layout.block_path(layout.DATA_PATH, 0), table),
+        (layout.block_path(layout.EPISODES_PATH, 0), pa.Table.from_pylist(rows)),
         (layout.TASKS, tasks_table(list(tasks))),
     ):
         (root / path).parent.mkdir(parents=True, exist_ok=True)

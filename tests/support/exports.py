@@ -14,7 +14,7 @@ from twinloop.core.units import DEGREES, PERCENT, unit_map_from_ranges
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
-from twinloop.generate import generate_states, resolve
+from twinloop.generate import generate_states, resolve_config
 
 ROOT = Path(__file__).parents[2]
 JOINTS = ("shoulder", "elbow", "gripper")
@@ -185,7 +185,7 @@ def generated_dataset(folder: Path) -> Path:
         "randomization": "default",
         "rollout": {"parallel_envs": 3, "sensors": "all"},
     }
-    generate_states(resolve(value, where="test", folder=folder, keep="all"), folder / "states")
+    generate_states(resolve_config(value, where="test", folder=folder, keep="all"), folder / "states")
     return folder / "states"
 
 

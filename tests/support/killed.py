@@ -67,7 +67,7 @@ def work(what: str, root: Path) -> None:
     """The operations that must be whole or not at all."""
     from support.catalog_workspace import score
     from twinloop.catalog import Workspace
-    from twinloop.catalog.frozen import freeze
+    from twinloop.catalog.dataset_versions import freeze
     from twinloop.catalog.parts import compact
 
     with Workspace.open(root) as ws:
@@ -82,7 +82,7 @@ def work(what: str, root: Path) -> None:
         elif what == "freeze":
             freeze(ws, "all", "SELECT episode_id FROM episodes")
         elif what == "bury":
-            ws.bury(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
+            ws.exclude_episodes(ws.query("SELECT min(episode_id) AS n FROM places")["n"].to_pylist(), "why", "who")
         elif what == "compact":
             compact(ws.parts, least=1)
         elif what == "rewrite":

@@ -32,12 +32,12 @@ class KeptReport(ReportPage):
         self.words.append(text)
         return super().text(text)
 
-    def figures(self, figures):
+    def key_metrics(self, figures):
         figures = list(figures)
         self.key_figures += [(one.label, one.value, one.source) for one in figures]
         self.units_of_figures |= {one.label: one.unit for one in figures}
         self.tones_of_figures |= {one.label: one.tone for one in figures}
-        return super().figures(figures)
+        return super().key_metrics(figures)
 
     def table(self, columns, rows, **more):
         rows = [list(row) for row in rows]

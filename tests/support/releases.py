@@ -94,8 +94,8 @@ def act(ws: Workspace, what: str) -> None:
         "gate": lambda: yes(registry, "pick@3", AT_ONCE),
         "rollback": lambda: "previous" in aliases and rollback(registry, "planted"),
         "crown": lambda: aliases["champion"] == "pick@3" or promote(registry, "pick@3", force=True, reason="planted"),
-        "send": lambda: stages.now is None and promote(registry, "candidate"),
-        "outcome": lambda: stages.stage == "shadow" and stages.outcome(0, True, shadow=shadow),
+        "send": lambda: stages.current_candidate is None and promote(registry, "candidate"),
+        "outcome": lambda: stages.stage == "shadow" and stages.record_outcome(0, True, shadow=shadow),
     }
     steps[what]()
 

@@ -41,6 +41,6 @@ def assert_came_to_rest(ran, *, by: int | None = None) -> None:
     speed = np.diff(issued, axis=0) / ENVELOPE.limits.dt
     assert np.isfinite(issued).all()
     assert (np.abs(speed) <= ENVELOPE.limits.speed + 1e-6).all()
-    assert (np.abs(np.diff(speed, axis=0)) <= ENVELOPE.limits.brake + 1e-6).all()
+    assert (np.abs(np.diff(speed, axis=0)) <= ENVELOPE.limits.max_speed_change + 1e-6).all()
     if by is not None:
         np.testing.assert_allclose(issued[by:], np.broadcast_to(issued[by], issued[by:].shape), atol=1e-12)

@@ -50,7 +50,7 @@ def served(make, **options) -> Iterator[PolicyServer]:
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
-        while not server.started:
+        while not server.is_running:
             assert thread.is_alive()
             time.sleep(0.005)
         yield server

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.simulate import InitialState
-from twinloop.tasks.ground import Ground, stand
+from twinloop.tasks.ground import Ground, place_on_support
 from twinloop.tasks.placement import place_clutter
 from twinloop.twin import Twin
 from twinloop.twin.load import compile_twin
@@ -57,7 +57,7 @@ def placed(twin: Twin, values: dict[str, Any], nworld: int = 1, episodes: Any = 
     params = twin.table(nworld, values)
     home = InitialState.home(twin, nworld)
     qpos = home.qpos.copy()
-    stand(qpos, 0, params, "object/thing", Ground.of(twin, params), yaw=0.0)
+    place_on_support(qpos, 0, params, "object/thing", Ground.of(twin, params), yaw=0.0)
     initial = dataclasses.replace(home, qpos=qpos)
     numbers = range(nworld) if episodes is None else episodes
     return params, place_clutter(twin, params, initial, run_seed=1, episodes=numbers, **keys)

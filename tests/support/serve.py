@@ -38,7 +38,7 @@ class Adding:
         self.total = self.total + observation[STATE] + float(observation[f"{IMAGES}front"].mean())
         return self.total
 
-    def sent(self, command: np.ndarray) -> None:
+    def report_sent(self, command: np.ndarray) -> None:
         self.total = np.array(command)
 
     def close(self) -> None:

@@ -44,7 +44,7 @@ def test_an_expert_gives_the_same_commands_on_torch_as_on_numpy(twin, task, seco
     params, initial = worlds(twin, task, 4)
     expert = task.expert(initial)
     assert isinstance(expert, DeviceController)
-    on_torch = expert.on(ArrayLibrary.of(torch.zeros(0)))
+    on_torch = expert.to_library(ArrayLibrary.of(torch.zeros(0)))
     simulation = open_backend("threads").start(twin, params, initial, task.nstep)
     difference, moved = 0.0, initial.command
     for _ in range(round(seconds * twin.control_hz)):

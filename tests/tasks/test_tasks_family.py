@@ -10,7 +10,7 @@ from twinloop.randomize import Plan, section_plan
 from twinloop.simulate import open_backend, rollout
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks import open_task, task_names
-from twinloop.tasks.protocol import is_explained, is_staged, is_tracked
+from twinloop.tasks.protocol import has_phases, has_progress, has_tracked_values
 from twinloop.twin import load_twin
 
 TWINS = ("so101_tabletop", "panda_tabletop")
@@ -85,11 +85,11 @@ def test_success_and_progress_are_functions_of_states_up_to_each_moment(task, ex
     assert success.shape == states.shape[:2]
     half = task.nstep // 2
     np.testing.assert_array_equal(task.success(states[3:5, :half]), success[3:5, :half])
-    if is_staged(task):
+    if has_progress(task):
         progress = task.progress(states)
         assert ((progress >= 0) & (progress <= 1)).all()
         assert (progress[success] == 1).all()
-    if is_tracked(task):
+    if has_tracked_values(task):
         seen = task.environment(states)
         assert seen.shape == (*states.shape[:2], len(task.environment_names))
         np.testing.assert_array_equal(task.environment(states[4, 9]), seen[4, 9])
@@ -103,7 +103,7 @@ def test_states_that_are_not_finite_are_no_success(task, expert):
 
 
 def test_phases_begin_in_order_and_success_has_no_failure(task, expert):
-    if not is_explained(task):
+    if not has_phases(task):
         pytest.skip("the task explains nothing")
     fps, done = task.twin.control_hz, task.success(expert.states)[:, -1]
     for states, succeeded in zip(expert.states, done, strict=True):

@@ -90,9 +90,9 @@ def test_joint_steps_bring_the_hand_where_it_is_asked(name):
     u = uniforms(1, "goals", range(64), size=4)
     box = np.array([section["x"], section["y"], (low, high)])
     goal = box[:, 0] + (box[:, 1] - box[:, 0]) * u[:, :3]
-    turn = frame.turn_to(goal, np.pi * (u[:, 3] - 0.5), np.pi / 2)
+    turn = frame.alignment_turn(goal, np.pi * (u[:, 3] - 0.5), np.pi / 2)
     assert np.abs(turn).max() <= np.pi / 4 + 1e-12
-    columns = frame.columns(goal, turn)
+    columns = frame.tool_axes(goal, turn)
     q = np.tile(home[chain.qpos], (64, 1))
     for _ in range(120):
         pose = chain.pose(q)
@@ -111,7 +111,7 @@ def test_grasp_axes_are_a_rotation_that_opens_along_the_objects_side(name):
     frame = GraspFrame(chain, hand, home, tilt=0.3, heights=(0.0, 0.1))
     goal = np.array([[0.3, 0.1, 0.0], [0.3, -0.1, 0.05], [0.4, 0.0, 0.2]])
     yaw = np.array([0.2, -1.0, 0.7])
-    columns = np.stack(frame.columns(goal, frame.turn_to(goal, yaw, np.pi / 2)), axis=2)
+    columns = np.stack(frame.tool_axes(goal, frame.alignment_turn(goal, yaw, np.pi / 2)), axis=2)
     np.testing.assert_allclose(columns.swapaxes(1, 2) @ columns, np.tile(np.eye(3), (3, 1, 1)), atol=1e-12)
     np.testing.assert_allclose(np.linalg.det(columns), 1.0)
     opening = hand.opening[1] * columns[0, :, hand.opening[0]]

@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from twinloop.simulate.protocol import STATE_SPEC, state_columns
 from twinloop.tasks import open_task
-from twinloop.tasks.predicates import ever, held_for, in_disc, slower_than
+from twinloop.tasks.predicates import held_for, in_disc, occurred_before, slower_than
 from twinloop.tasks.reaching import GraspFrame, joint_step, tool_error
 from twinloop.twin import load_twin
 
@@ -115,7 +115,7 @@ def test_a_hand_around_the_object_or_closed_is_no_success(task):
     goal = np.array([[*story.target[:2], task.config.grasp_height]])
     for _ in range(100):
         pose = task.chain.pose(q)
-        error = tool_error(pose, goal, frame.columns(goal, np.zeros(1)))
+        error = tool_error(pose, goal, frame.tool_axes(goal, np.zeros(1)))
         q = q + np.clip(joint_step(task.chain.jacobian(pose), error, 0.0 * q), -0.1, 0.1)
     story.arm(slice(10, None), q[0])
     assert not story.outcome.any()
@@ -146,16 +146,18 @@ def test_judged_state_by_state_is_the_same_as_judged_afterwards(task, data):
         if draw.uniform() < 0.3:
             story.states[0, draw.integers(0, NSTEP), 0] = np.nan
     states = np.concatenate([story.states for story in stories])
-    offline, watch, worlds = task.success(states), task.watch(nworld), np.arange(nworld)
-    online = [watch.look(task.scene(states[:, t]), worlds, begin=t == 0) for t in range(NSTEP + 1)]
+    offline, watch, worlds = task.success(states), task.make_success_evaluation(nworld), np.arange(nworld)
+    online = [watch.evaluate_states(task.scene_features(states[:, t]), worlds, begin=t == 0) for t in range(NSTEP + 1)]
     np.testing.assert_array_equal(np.stack(online, axis=1), offline)
-    again = [watch.look(task.scene(states[1:2, t]), worlds[1:2], begin=t == 0) for t in range(NSTEP + 1)]
+    again = [
+        watch.evaluate_states(task.scene_features(states[1:2, t]), worlds[1:2], begin=t == 0) for t in range(NSTEP + 1)
+    ]
     np.testing.assert_array_equal(np.stack(again, axis=1), offline[1:2])
 
 
 @given(arrays(bool, st.tuples(st.integers(1, 3), st.integers(1, 12))), st.integers(1, 12))
 def test_held_for_and_ever_are_what_a_loop_says(condition, count):
-    held, once = held_for(condition, count), ever(condition)
+    held, once = held_for(condition, count), occurred_before(condition)
     for world, row in enumerate(condition):
         for t in range(len(row)):
             assert held[world, t] == (t + 1 >= count and row[t + 1 - count : t + 1].all())

@@ -22,7 +22,7 @@ from twinloop.core.errors import InputError
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import PolicyLoop, open_policy
 from twinloop.train.lerobot import train_lerobot
-from twinloop.train.lerobot_policy import LeRobotEndedError, LeRobotPolicy, _seeds
+from twinloop.train.lerobot_policy import LeRobotEndedError, LeRobotPolicy, _noise_seeds
 
 PYTHON = os.environ.get("TWINLOOP_LEROBOT_PYTHON", "")
 SIDE = Path(__file__).parents[1] / "support" / "lerobot_side.py"
@@ -131,7 +131,7 @@ def compared(folder: Path, tmp_path: Path, *, nstep: int, nworld: int) -> tuple[
     for step in range(nstep):
         ours.append(acting.act({key: rows[step] for key, rows in seen.items()}))
         if acting.predicted.any() and watched.noise[-1] is not None:
-            seeds[step] = _seeds(watched.noise[-1]).view("<u8")[:, 0] >> 1
+            seeds[step] = _noise_seeds(watched.noise[-1]).view("<u8")[:, 0] >> 1
     policy.close()
     np.savez(tmp_path / "seen.npz", **seen)
     np.save(tmp_path / "seeds.npy", seeds)

@@ -10,13 +10,13 @@ from support.training import config, dataset
 from twinloop.catalog import Workspace
 from twinloop.cli.main import main
 from twinloop.core.errors import InputError
-from twinloop.policies.opening import open_policy
+from twinloop.policies.factory import open_policy
 from twinloop.train import TrainConfig, read_config, train
-from twinloop.train.prepared import prepare, resolved
+from twinloop.train.preparation import prepare, resolve_config
 
 torch = pytest.importorskip("torch")
 
-from twinloop.train.adapt import L2Start, LowRank, choose, configured, merged  # noqa: E402
+from twinloop.train.adapt import L2Start, LowRank, make_additions, merge_low_rank, select_trained_weights  # noqa: E402
 from twinloop.train.loop import TrainingLoop  # noqa: E402
 
 
@@ -67,7 +67,7 @@ def test_a_low_rank_change_begins_at_nothing_has_its_rank_and_merges_to_the_same
     generator = torch.Generator().manual_seed(0)
     rows = {"observation.state": torch.randn(5, 1, 2, generator=generator)}
     before, weight = policy(rows)[0].detach(), policy.network.head.weight.detach().clone()
-    moving = choose(policy, "low_rank", 2, seed=3)
+    moving = select_trained_weights(policy, "low_rank", 2, seed=3)
     assert torch.equal(policy(rows)[0], before)
     assert sum(p.numel() for p in moving) == sum(
         2 * sum(module.weight.shape) for module in policy.network.modules() if isinstance(module, torch.nn.Linear)
@@ -76,7 +76,7 @@ def test_a_low_rank_change_begins_at_nothing_has_its_rank_and_merges_to_the_same
         for parameter in moving:
             parameter.add_(torch.randn(parameter.shape, generator=generator))
     changed = policy(rows)[0].detach()
-    merged(policy)
+    merge_low_rank(policy)
     torch.testing.assert_close(policy(rows)[0], changed)
     assert torch.linalg.matrix_rank(policy.network.head.weight - weight, atol=1e-4) == 2
     assert not any(isinstance(module, LowRank) for module in policy.modules())
@@ -85,7 +85,7 @@ def test_a_low_rank_change_begins_at_nothing_has_its_rank_and_merges_to_the_same
 @pytest.mark.parametrize("method", ["full", "low_rank"])
 def test_the_distance_to_the_start_is_half_the_weight_times_its_square(method, folders):
     policy = open_policy(folders[2])
-    choose(policy, method, 4, seed=0)
+    select_trained_weights(policy, method, 4, seed=0)
     term = L2Start(policy, 0.5)
     assert term(policy, {}) == 0
     with torch.no_grad():
@@ -158,7 +158,7 @@ def test_what_does_not_fit_the_base_is_refused(said, text, folders, tmp_path):
 
 def test_the_rate_is_a_tenth_and_the_file_is_read_beside_itself(folders, tmp_path):
     (tmp_path / "a.yaml").write_text(f"sources: [{{data: x}}]\nadapt: {{from: {folders[2]}, l2_start: 1e-2}}\n")
-    made = [resolved(read_config(tmp_path / "a.yaml", adapt={"method": m})) for m in ("full", "head", "low_rank")]
+    made = [resolve_config(read_config(tmp_path / "a.yaml", adapt={"method": m})) for m in ("full", "head", "low_rank")]
     assert [(c.lr, c.steps, c.adapt.method) for c in made] == [
         (pytest.approx(1e-4), 100, method) for method in ("full", "head", "low_rank")
     ]
@@ -170,10 +170,10 @@ def test_tokens_of_the_base_are_given_by_name_else_by_kind(folders, tmp_path):
     train(config(sim, real, steps=1, holdout=0, domain_token={}), tmp_path / "base")
     sources = [{"data": str(real), "name": "robot-b"}, {"data": str(sim)}, {"data": str(sim), "name": "other"}]
     adapt = {"from": str(tmp_path / "base")}
-    prepared = prepare(resolved(TrainConfig.of({"sources": sources, "holdout": 0, "adapt": adapt})))
+    prepared = prepare(resolve_config(TrainConfig.of({"sources": sources, "holdout": 0, "adapt": adapt})))
     policy = open_policy(tmp_path / "base")
     assert policy.settings.domains == ("sim", "real")
-    transform = configured(policy, prepared).transform
+    transform = make_additions(policy, prepared).transform
     assert transform is not None
     assert transform({"source": torch.tensor([0, 1, 2])})["domain"].tolist() == [2, 1, 0]
 

@@ -17,7 +17,7 @@ from twinloop.workflows.train.page import adaptation_section, train_page
 torch = pytest.importorskip("torch")
 
 from twinloop.stats.distances import mmd  # noqa: E402
-from twinloop.train.align import AlignmentTerm, Coral, Mmd, coral_share, verdict  # noqa: E402
+from twinloop.train.align import AlignmentTerm, Coral, Mmd, classify_alignment, relative_coral_distance  # noqa: E402
 
 PAGE = Path(__file__).parents[2] / "docs" / "guides" / "training.md"
 
@@ -42,7 +42,7 @@ def test_coral_is_the_squared_difference_of_covariances_and_sees_no_shift():
     found = Coral(4)(features, real)
     assert float(found) == pytest.approx(np.square(one - other).sum() / (4 * 16))
     assert float(Coral(4)(features + 100 * real[:, None], real)) == pytest.approx(float(found))
-    assert coral_share(features[:12].numpy(), features[12:].numpy()) == pytest.approx(
+    assert relative_coral_distance(features[:12].numpy(), features[12:].numpy()) == pytest.approx(
         np.linalg.norm(one - other) / (np.linalg.norm(one) + np.linalg.norm(other))
     )
 
@@ -107,7 +107,7 @@ def measured(distance, low, error):
     ],
 )
 def test_the_verdict_says_which_case_it_is(after, case, text):
-    found = verdict(measured(0.5, 0.9, 1.0), after)
+    found = classify_alignment(measured(0.5, 0.9, 1.0), after)
     assert found["case"] == case
     assert text in found["verdict"]
 

@@ -33,7 +33,7 @@ def test_in_a_workspace_the_episodes_are_frozen_and_the_policy_is_recorded(tmp_p
     assert (output / "result.json").is_file()
     assert (output / "report.html").read_text().count("<h2>") == 3
     with Workspace.open(tmp_path / "cell") as held:
-        frozen = held.frozen(figures["dataset"])
+        frozen = held.find_dataset_version(figures["dataset"])
         assert len(frozen) == 9  # of 12, one failed and two are held out
         rows = held.query("SELECT policy, name, run_id FROM policies").to_pylist()
         assert [(row["policy"], row["name"]) for row in rows] == [(figures["hash"], "bc")]

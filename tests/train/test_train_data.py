@@ -15,19 +15,19 @@ from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import DatasetError, InputError, UnitsError, UnknownNameError
 from twinloop.core.units import NORMALIZED, JointUnit, UnitMap
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import fixed_lists
+from twinloop.dataset.lerobot.parquet import to_fixed_lists
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import MlpSettings
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.config import SourceConfig, TrainConfig, read_config
-from twinloop.train.data import load, measure, weighted_statistics
+from twinloop.train.data import load_frames, measure_statistics, weighted_statistics
 from twinloop.train.holdout import split
-from twinloop.train.prepared import RECIPES, resolved
+from twinloop.train.preparation import RECIPES, resolve_config
 from twinloop.train.sources import open_sources
 
 
 def opened(*configs, **said):
-    return load(open_sources([SourceConfig(**one) for one in configs]), **said)
+    return load_frames(open_sources([SourceConfig(**one) for one in configs]), **said)
 
 
 def test_frames_are_what_the_folders_hold_in_order(tmp_path):
@@ -41,7 +41,7 @@ def test_frames_are_what_the_folders_hold_in_order(tmp_path):
         np.testing.assert_array_equal(data.columns[key][mine], reader.array(1, key).astype(np.float32))
     assert data.contract.action == DEG
     assert data.contract.control_hz == 30
-    assert data.named(int(data.first[4]) + 2).startswith("episode 1 frame 2 of source b (")
+    assert data.describe_frame(int(data.first[4]) + 2).startswith("episode 1 frame 2 of source b (")
     assert data.episode_of(np.array([0, 11, 12, 63])).tolist() == [0, 0, 1, 4]
 
 
@@ -127,7 +127,7 @@ def test_a_number_that_is_not_finite_is_named_before_anything_is_trained(tmp_pat
     values = np.stack(table[STATE].to_numpy(zero_copy_only=False)).astype(np.float32)
     values[15, 1] = np.nan
     where = table.column_names.index(STATE)
-    pq.write_table(table.set_column(where, table.schema.field(STATE), fixed_lists(values)), file)
+    pq.write_table(table.set_column(where, table.schema.field(STATE), to_fixed_lists(values)), file)
     with pytest.raises(DatasetError, match=r"observation.state of episode 1 is nan in lift.pos at frame 3 \(1 such"):
         opened({"data": str(path)})
 
@@ -180,7 +180,7 @@ def test_weighted_statistics_are_those_of_rows_repeated():
 def test_relative_actions_are_measured_beside_the_commands_that_a_policy_sees():
     data = frames([[9] * 3, [9] * 2])
     settings = MlpSettings(action_space="delta_to_state", last_command=True, chunk_size=2)
-    found = measure(data, np.arange(5), [0.75, 0.25], settings).columns
+    found = measure_statistics(data, np.arange(5), [0.75, 0.25], settings).columns
     of_first, of_second = (data.columns[ACTION][:27], data.columns[ACTION][27:])
     mean = 0.75 * of_first.mean(axis=0) + 0.25 * of_second.mean(axis=0)
     np.testing.assert_allclose(found[LAST_COMMAND].mean, mean, rtol=1e-5)
@@ -188,13 +188,13 @@ def test_relative_actions_are_measured_beside_the_commands_that_a_policy_sees():
 
 
 def test_a_recipe_fills_in_what_nobody_said():
-    made = resolved(TrainConfig.of({"sources": [{"data": "x"}]}))
+    made = resolve_config(TrainConfig.of({"sources": [{"data": "x"}]}))
     assert (made.steps, made.lr) == (RECIPES["mlp"].steps, RECIPES["mlp"].lr)
     assert (made.settings["loss"], made.settings["n_action_steps"]) == ("l1", 24)
     said = {"sources": [{"data": "x"}], "steps": 3, "settings": {"chunk_size": 4, "loss": "mse"}}
-    made = resolved(TrainConfig.of(said))
+    made = resolve_config(TrainConfig.of(said))
     assert (made.steps, made.settings["loss"], made.settings["n_action_steps"]) == (3, "mse", 4)
-    assert resolved(made) == made
+    assert resolve_config(made) == made
 
 
 def test_a_file_and_flags_make_one_configuration(tmp_path):

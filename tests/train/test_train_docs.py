@@ -12,7 +12,7 @@ from support.docs_sections import section
 from twinloop.cli.main import TWINLOOP
 from twinloop.generate.config import GenerateFile
 from twinloop.train.config import TrainConfig
-from twinloop.train.prepared import resolved
+from twinloop.train.preparation import resolve_config
 
 PAGE = section("guides/training.md", "Train a policy")
 
@@ -26,7 +26,7 @@ def test_the_files_of_the_page_are_read():
     assert GenerateFile.model_validate(generate).rollout.environment_state
     config = TrainConfig.of(train)
     assert len(config.sources) == 4
-    assert resolved(config).settings["width"] == 512
+    assert resolve_config(config).settings["width"] == 512
 
 
 @pytest.mark.parametrize("line", [line for line in blocks("")[0].splitlines() if line.startswith("twinloop")])

@@ -24,8 +24,8 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies import open_policy, read_card
 from twinloop.release.serve_wire import Message, decode, encode
 from twinloop.train import lerobot_side
-from twinloop.train.lerobot import parsed, train_lerobot, train_words, work_folder
-from twinloop.train.lerobot_mixture import materialize, repeats
+from twinloop.train.lerobot import lerobot_run_folder, parse_loss, train_lerobot, training_arguments
+from twinloop.train.lerobot_mixture import choose_copies, materialize
 from twinloop.train.lerobot_policy import DEVICE, VARIABLE, LeRobotEndedError, open_lerobot, require_lerobot
 from twinloop.train.sources import open_sources
 
@@ -116,14 +116,14 @@ def test_shares_of_frames_become_repeated_episodes(folders, tmp_path):
 @pytest.mark.parametrize(("wanted", "seed"), [(0, 0), (7, 0), (29, 1), (60, 2), (75, 3)])
 def test_repeats_come_as_near_as_an_episode_allows(wanted, seed):
     lengths = np.array([5, 7, 8, 10])
-    times = repeats(lengths, wanted, np.random.default_rng(seed))
+    times = choose_copies(lengths, wanted, np.random.default_rng(seed))
     assert abs(times @ lengths - wanted) <= lengths.max() / 2
     assert times.max() - times.min() <= 1
 
 
 def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
     said = {"steps": 200, "batch": 8, "seed": 3, "settings": {"chunk_size": 20, "pretrained_backbone_weights": None}}
-    words = train_words(config(*folders, policy="lerobot:act", **said), "act", tmp_path / "run")
+    words = training_arguments(config(*folders, policy="lerobot:act", **said), "act", tmp_path / "run")
     assert words == [
         "--dataset.repo_id=local/run",
         f"--dataset.root={tmp_path / 'run.lerobot' / 'dataset'}",
@@ -142,7 +142,7 @@ def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
         "--wandb.enable=false",
     ]
     pretrained = config(*folders, policy="lerobot:smolvla", settings={"path": "lerobot/smolvla_base"}, steps=10)
-    words = train_words(pretrained, "smolvla", tmp_path / "run")
+    words = training_arguments(pretrained, "smolvla", tmp_path / "run")
     assert "--policy.path=lerobot/smolvla_base" in words
     assert not any(word.startswith("--policy.type") for word in words)
 
@@ -157,7 +157,7 @@ def test_the_command_line_is_that_of_lerobot_train(folders, tmp_path):
     ],
 )
 def test_progress_is_read_from_what_it_logs(line, found):
-    assert parsed(line) == found
+    assert parse_loss(line) == found
 
 
 def test_in_a_workspace_the_checkpoint_becomes_a_policy_that_is_recorded(program, tmp_path, capsys):
@@ -180,7 +180,7 @@ def test_in_a_workspace_the_checkpoint_becomes_a_policy_that_is_recorded(program
     assert shlex.split(figures["command"])[1:] == (tmp_path / "words").read_text().splitlines()
     with Workspace.open(tmp_path / "cell") as held:
         rows = held.query("SELECT policy, name FROM policies").to_pylist()
-        assert len(held.frozen(figures["dataset"])) == 3
+        assert len(held.find_dataset_version(figures["dataset"])) == 3
     assert rows == [{"policy": figures["hash"], "name": "act"}]
 
     (output / "result.json").unlink()
@@ -188,7 +188,7 @@ def test_in_a_workspace_the_checkpoint_becomes_a_policy_that_is_recorded(program
     resumed = train_lerobot(again, output, python=program, resume=True)
     assert resumed.figures["losses"] == [(122, 0.01), (124, 0.005)]
     assert resumed.figures["sources"] == figures["sources"]
-    last = work_folder(output) / "run" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
+    last = lerobot_run_folder(output) / "run" / "checkpoints" / "last" / "pretrained_model" / "train_config.json"
     assert (tmp_path / "words").read_text().splitlines() == [
         f"--config_path={last.resolve()}", "--resume=true", "--steps=200"
     ]  # fmt: skip
@@ -221,7 +221,7 @@ def test_a_run_that_fails_before_its_first_checkpoint_may_be_repeated(folders, p
     plain = {"policy": "lerobot:act", "settings": {}, "lr": 0.0, "steps": 200}
     with pytest.raises(CheckFailedError):
         train_lerobot(config(folders[1], **plain, seed=13), tmp_path / "a", python=program)
-    assert not work_folder(tmp_path / "a").exists()
+    assert not lerobot_run_folder(tmp_path / "a").exists()
     train_lerobot(config(folders[1], **plain), tmp_path / "a", python=program)
 
 

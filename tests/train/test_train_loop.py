@@ -15,7 +15,7 @@ from twinloop.core.contract import ACTION, STATE
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.policies import open_policy
 from twinloop.policies.statistics import LAST_COMMAND
-from twinloop.train import prepared
+from twinloop.train import preparation
 from twinloop.train.additions import TrainingAdditions
 from twinloop.train.loop import learning_rate
 
@@ -109,14 +109,14 @@ def test_resuming_without_or_with_a_damaged_checkpoint_is_refused(folders, tmp_p
 
 
 def test_a_batch_that_breaks_is_named_and_the_checkpoint_before_it_is_kept(folders, tmp_path, monkeypatch):
-    loaded = prepared.load
+    loaded = preparation.load_frames
 
     def planted(*args, **named):
         data = loaded(*args, **named)
         data.columns[ACTION][int(data.first[25]) + 3] = 1e30  # episode 5 of real: its square overflows
         return data
 
-    monkeypatch.setattr(prepared, "load", planted)
+    monkeypatch.setattr(preparation, "load_frames", planted)
     said = config(*folders, holdout=0.0, normalization="sim", steps=60, evaluations=60)
     with pytest.raises(CheckFailedError) as caught:
         train(said, tmp_path / "out")

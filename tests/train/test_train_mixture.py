@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from support.training import frames
 from twinloop.core.errors import InputError
 from twinloop.train.config import CurriculumConfig
-from twinloop.train.mixture import BatchShares, FrameMixture, shares, strengths
+from twinloop.train.mixture import BatchShares, FrameMixture, compute_shares, randomization_strengths
 
 WEIGHTS = st.lists(st.floats(1e-3, 1.0), min_size=1, max_size=6)
 
@@ -37,7 +37,7 @@ def test_after_any_batch_a_source_has_had_its_share_to_within_one_sample(weights
 def by_frames(data, sim_fraction):
     """Shares of sources of which every frame may be drawn."""
     lengths = data.last - data.first + 1
-    return shares(data.sources, sim_fraction, np.bincount(data.source_of, weights=lengths))
+    return compute_shares(data.sources, sim_fraction, np.bincount(data.source_of, weights=lengths))
 
 
 def test_shares_that_divide_the_batch_are_the_same_in_every_batch():
@@ -124,8 +124,8 @@ def test_strength_is_distance_from_nominal_over_the_parameters_that_vary():
         dataclasses.replace(one, params={"a": value, "fixed": 7.0}, twin="nobody's")
         for one, value in zip(data.episodes, drawn, strict=True)
     ]
-    np.testing.assert_allclose(strengths(episodes), [1.0, 0.5, 0.0, 0.5, 1.0])
-    np.testing.assert_allclose(strengths(data.episodes), 0.0)
+    np.testing.assert_allclose(randomization_strengths(episodes), [1.0, 0.5, 0.0, 0.5, 1.0])
+    np.testing.assert_allclose(randomization_strengths(data.episodes), 0.0)
 
 
 def test_strength_takes_nominal_values_from_the_twin():
@@ -138,4 +138,4 @@ def test_strength_takes_nominal_values_from_the_twin():
         dataclasses.replace(one, params={name: nominal * scale}, twin="so101_tabletop")
         for one, scale in zip(data.episodes, (1.1, 0.6), strict=True)
     ]
-    np.testing.assert_allclose(strengths(episodes), [0.25, 1.0])
+    np.testing.assert_allclose(randomization_strengths(episodes), [0.25, 1.0])

@@ -11,9 +11,9 @@ from support.edits import foreign
 from twinloop.core.contract import ACTION, IMAGES
 from twinloop.core.errors import DatasetError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.image_sources import open_images
 from twinloop.train.config import SourceConfig, TrainConfig
-from twinloop.train.data import load
+from twinloop.train.data import load_frames
 from twinloop.train.samples import ImageCache, open_caches
 from twinloop.train.sources import open_sources
 
@@ -24,13 +24,13 @@ def folder(tmp_path_factory):
 
 
 def test_pictures_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder, monkeypatch):
-    data = load(open_sources([SourceConfig(data=str(folder))]))
+    data = load_frames(open_sources([SourceConfig(data=str(folder))]))
     assert dict(data.contract.cameras) == {"still": (48, 64)}
     cache = open_caches(data)["still"]
     decoded = []
     decode = cache._decode
     monkeypatch.setattr(cache, "_decode", lambda episode: (decoded.append(episode), decode(episode)))
-    expected = [episode.read(range(episode.frames)) for episode in open_pictures(folder, "still").episodes]
+    expected = [episode.read(range(episode.frames)) for episode in open_images(folder, "still").episodes]
     whole = np.concatenate(expected)
     frames = np.array([[0, 4], [6, 5], [17, 17]])
     np.testing.assert_array_equal(cache.read(frames), whole[frames])
@@ -41,7 +41,7 @@ def test_pictures_of_any_frames_are_the_datasets_and_each_is_decoded_once(folder
 
 
 def test_pictures_of_another_size_than_the_metadata_say_are_refused(folder):
-    data = load(open_sources([SourceConfig(data=str(folder))]))
+    data = load_frames(open_sources([SourceConfig(data=str(folder))]))
     with pytest.raises(
         DatasetError, match=r"observation.images.still of episode 1 of .* has shape \(7, 48, 64, 3\), but should"
     ):
@@ -56,7 +56,7 @@ def test_sizes_that_differ_between_folders_are_refused(folder, tmp_path):
     info["features"][IMAGES + "still"]["shape"] = [24, 32, 3]
     (other / layout.INFO).write_text(json.dumps(info))
     with pytest.raises(InputError, match=r"images.still has several sizes: 64x48 in .*, 32x24 in"):
-        load(open_sources([SourceConfig(data=str(folder)), SourceConfig(data=str(other))]))
+        load_frames(open_sources([SourceConfig(data=str(folder)), SourceConfig(data=str(other))]))
 
 
 def test_a_policy_is_trained_on_pictures(folder, tmp_path):

@@ -13,12 +13,12 @@ from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError
 from twinloop.train import train
 from twinloop.train.config import PixelsConfig, TrainConfig
-from twinloop.train.prepared import TrainingSetup
+from twinloop.train.preparation import TrainingSetup
 
 torch = pytest.importorskip("torch")
 
 from twinloop.train import pixels as pixels_methods  # noqa: E402
-from twinloop.train.pixels import FourierAdaptation, MomentMatching, changed, like_real  # noqa: E402
+from twinloop.train.pixels import FourierAdaptation, MomentMatching, make_pixel_transform, make_source_transform  # noqa: E402
 
 
 def pictures(count: int, seed: int, low: float = 60, high: float = 160):
@@ -71,7 +71,7 @@ def test_which_real_picture_is_taken_follows_from_the_generator():
 
 
 def test_a_batch_keeps_its_real_pictures_and_gets_bytes():
-    run = changed({"front": lambda values: values + 300.0}, torch.tensor([True, False]))
+    run = make_source_transform({"front": lambda values: values + 300.0}, torch.tensor([True, False]))
     given = pictures(3, 0).to(torch.uint8)
     batch = {"source": torch.tensor([0, 1, 0]), "observation.images.front": given.clone()}
     made = run(batch)["observation.images.front"]
@@ -106,16 +106,16 @@ def prepared(*, real: bool = True, cameras=None) -> TrainingSetup:
 
 def test_statistics_are_of_each_kinds_training_pictures(monkeypatch):
     monkeypatch.setattr(pixels_methods, "open_caches", lambda data: {"front": Cache(18)})
-    run = like_real(prepared(), PixelsConfig(method="moments", pictures=20))
+    run = make_pixel_transform(prepared(), PixelsConfig(method="moments", pictures=20))
     batch = {"source": torch.tensor([0]), "observation.images.front": torch.full((1, 1, 12, 16, 3), 50).byte()}
     assert run(batch)["observation.images.front"].float().mean() == pytest.approx(200, abs=1.5)
 
 
 def test_without_real_pictures_or_cameras_it_is_refused():
     with pytest.raises(InputError, match="no real training images"):
-        like_real(prepared(real=False), PixelsConfig())
+        make_pixel_transform(prepared(real=False), PixelsConfig())
     with pytest.raises(InputError, match="the policy uses none. Name cameras with --inputs"):
-        like_real(prepared(cameras={}), PixelsConfig())
+        make_pixel_transform(prepared(cameras={}), PixelsConfig())
 
 
 def test_a_policy_is_trained_on_pictures_made_like_real_ones_and_adapted_again(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 
 from support.scenes import clutter, placed, table_twin
 from twinloop.simulate import InitialState, open_backend, rollout
-from twinloop.simulate.settle import settle, touching
+from twinloop.simulate.settle import find_contacts, settle
 from twinloop.tasks import placement
 from twinloop.tasks import placement as drop
 from twinloop.tasks.ground import GroundPlane
@@ -45,17 +45,17 @@ def test_it_stays_where_it_lies(twin, worlds):
 def test_nothing_floats_and_nothing_is_inside_anything(twin, worlds):
     params, start = worlds
     table = twin.model.geom("table").id
-    for contacts in touching(twin, params, start, start.qpos):
+    for contacts in find_contacts(twin, params, start, start.qpos):
         bodies = {int(body) for body in twin.scene.bodies}
         assert contacts.deepest(bodies) < drop.DEEPEST
-        assert bodies <= contacts.supported(table)
-        lifted = {body for body in bodies if (0, table) not in contacts.partners(body)}
+        assert bodies <= contacts.find_supported(table)
+        lifted = {body for body in bodies if (0, table) not in contacts.find_partners(body)}
         assert not lifted  # apart from each other, so each lies on the table itself
 
 
 def test_it_stays_clear_apart_and_inside_its_region(twin, worlds):
     params, start = worlds
-    spec, radius = twin.scene.spec.clutter["stuff"], twin.scene.of_choice(params, "radius")
+    spec, radius = twin.scene.spec.clutter["stuff"], twin.scene.shape_attribute(params, "radius")
     xy = start.qpos[:, twin.scene.qpos[:, None] + np.arange(2)]
     assert (np.linalg.norm(xy, axis=-1) >= radius + spec.clear - 0.003).all()
     assert (np.abs(xy) <= 0.2 + radius[..., None]).all()
@@ -99,11 +99,11 @@ def test_things_that_fall_onto_each_other_are_carried_by_a_chain_of_contacts(tmp
     assert sum(made) >= 4
     table = twin.model.geom("table").id
     on_others = 0
-    for world, contacts in enumerate(touching(twin, params, start, start.qpos)):
+    for world, contacts in enumerate(find_contacts(twin, params, start, start.qpos)):
         if made[world]:
             bodies = {int(body) for body in twin.scene.bodies}
-            assert bodies <= contacts.supported(table)
-            on_others += sum((0, table) not in contacts.partners(body) for body in bodies)
+            assert bodies <= contacts.find_supported(table)
+            on_others += sum((0, table) not in contacts.find_partners(body) for body in bodies)
     assert on_others > 0
 
 
@@ -123,11 +123,11 @@ def test_a_thing_in_the_air_is_neither_at_rest_nor_supported(twin):
     params, start = twin.table(1, {"scene/stuff/count": 1.0}), InitialState.home(twin, 1)
     qpos, row = start.qpos.copy(), twin.scene.qpos[0]
     qpos[0, row : row + 3] = [0.1, 0.1, 0.2]
-    (contacts,) = touching(twin, params, start, qpos)
+    (contacts,) = find_contacts(twin, params, start, qpos)
     body, table = int(twin.scene.bodies[0]), twin.model.geom("table").id
-    assert body not in contacts.supported(table)
+    assert body not in contacts.find_supported(table)
     qpos[0, row + 2] = 0.005  # half in the table
-    (contacts,) = touching(twin, params, start, qpos)
+    (contacts,) = find_contacts(twin, params, start, qpos)
     assert contacts.deepest([body]) == pytest.approx(0.005, abs=1e-6)
     joint = np.array([twin.model.joint("stuff_0").id])
     high = InitialState(

@@ -12,9 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twinloop.core.errors import InputError
-from twinloop.twin.scene_build import add_geoms, expand
+from twinloop.twin.scene_build import add_geoms, expand_shapes
 from twinloop.twin.scene_spec import ShapeSpec
-from twinloop.twin.shapes import PRIMITIVES, PROCEDURAL, ObjectShape, bounds, primitive, procedural, read_piece
+from twinloop.twin.shapes import (
+    PRIMITIVES,
+    PROCEDURAL,
+    ObjectShape,
+    bounding_box,
+    make_primitive,
+    make_procedural,
+    read_piece,
+)
 
 EXTENTS = np.array([0.04, 0.03, 0.05])
 
@@ -28,7 +36,7 @@ def compiled(shape: ObjectShape) -> mujoco.MjModel:
 
 
 def of(kind, tmp_path=None, **values):
-    return expand(ShapeSpec.model_validate({"shape": kind, **values}), tmp_path, where="t")
+    return expand_shapes(ShapeSpec.model_validate({"shape": kind, **values}), tmp_path, where="t")
 
 
 def full_inertia(model):
@@ -45,8 +53,8 @@ def full_inertia(model):
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10_000))
 def test_a_procedural_shape_fills_its_box_and_weighs_what_it_should(kind, seed):
-    pieces = procedural(kind, EXTENTS, seed=seed)
-    low, high = bounds(pieces)
+    pieces = make_procedural(kind, EXTENTS, seed=seed)
+    low, high = bounding_box(pieces)
     np.testing.assert_allclose(high, EXTENTS / 2, atol=1e-12)
     np.testing.assert_allclose(low, -EXTENTS / 2, atol=1e-12)
     (shape,) = of(kind, size=EXTENTS.tolist(), seed=seed, density=800.0)
@@ -93,9 +101,9 @@ def test_primitives_have_the_volumes_of_school():
     }
     assert set(volumes) == set(PRIMITIVES)
     for kind, (volume, extents) in volumes.items():
-        (piece,) = primitive(kind, extents)
+        (piece,) = make_primitive(kind, extents)
         assert piece.volume == pytest.approx(volume), kind
-        np.testing.assert_allclose(np.ptp(bounds((piece,)), axis=0), extents)
+        np.testing.assert_allclose(np.ptp(bounding_box((piece,)), axis=0), extents)
 
 
 def test_members_of_a_family_differ_and_are_the_same_each_time():

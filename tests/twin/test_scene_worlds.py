@@ -53,7 +53,7 @@ def test_each_shape_turns_and_falls_like_a_model_of_that_shape_alone(twin):
 def test_upright_things_stand_as_high_as_they_are(twin):
     table = twin.table(NSHAPE, {"scene/stuff/count": 1.0, "scene/stuff_0/shape": np.arange(NSHAPE)})
     start, row = InitialState.home(twin, NSHAPE).qpos.copy(), twin.scene.qpos[0]
-    extents = twin.scene.of_choice(table, "extents")[:, 0]
+    extents = twin.scene.shape_attribute(table, "extents")[:, 0]
     start[:, row : row + 7] = [0.1, 0.1, 0.0, 1, 0, 0, 0]
     start[:, row + 2] = extents[:, 2] / 2 + 1e-4
     home = InitialState.home(twin, NSHAPE)

@@ -15,7 +15,7 @@ from twinloop.stats import paired_p_values
 from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 
 pytest.importorskip("torch")
-from twinloop.workflows.demo import circle as demo_circle
+from twinloop.workflows.demo import retraining as demo_circle
 
 SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
 
@@ -23,12 +23,12 @@ SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=
 @pytest.mark.slow
 def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
     from twinloop.report import ReportPage
-    from twinloop.workflows.demo.circle import circle_section, transfer_figure
+    from twinloop.workflows.demo.retraining import retraining_section, transfer_metric
 
     monkeypatch.chdir(tmp_path)
     for name, value in {"SETTINGS": SMALL, "_TRIES": 4, "_TARGETED": 8, "_TRIALS": 8, "_STEPS": 20}.items():
         monkeypatch.setattr(demo_circle, name, value)
-    half = demo_circle.second_half(
+    half = demo_circle.run_failure_loop(
         Path("out/circle"), workers=1, console=Console(quiet=True), step=lambda _: nullcontext()
     )
     assert list(half.success) == ["nominal", "posterior", "after"]
@@ -43,12 +43,12 @@ def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
     assert rules["context"]["evidence"]["episodes"] > SMALL.demos / 2  # the workspace knows what trained both policies
     assert half.champion == f"pick-and-place@{1 + half.gate['passed']}"
     page = ReportPage("demo")
-    page.figures([figure for figure in [transfer_figure(half)] if figure is not None])
-    circle_section(page, half, None)
+    page.key_metrics([figure for figure in [transfer_metric(half)] if figure is not None])
+    retraining_section(page, half, None)
     html = page.write(Path("out/page.html")).read_text()
     assert "the retraining from it" in html
     assert half.scenario["scenario"] in html
-    assert demo_circle.gate_words(half) in html
+    assert demo_circle.format_decision(half) in html
 
 
 def test_the_gate_of_the_demo_is_that_of_its_page_and_waives_nothing():

@@ -19,8 +19,14 @@ from twinloop.workflows.coverage.axes import ParameterSpace
 from twinloop.workflows.coverage.measured import CoverageResult
 from twinloop.workflows.coverage.page import coverage_sections
 from twinloop.workflows.coverage.requests import ComparedSides
+from twinloop.workflows.coverage.result_text import (
+    findings,
+    format_box,
+    format_failure_rate,
+    result_to_json,
+    text_lines,
+)
 from twinloop.workflows.coverage.sides import ClipSettings
-from twinloop.workflows.coverage.words import box_words, failing_words, figures_of, findings, text_lines
 
 NS: Any = SimpleNamespace
 NAN = float("nan")
@@ -149,7 +155,7 @@ def page(monkeypatch):
         position = 100.0 * number + first[:, None, None] + np.array([[0.0, 0.25], [0.5, 0.75]])
         return NS(first=first, motion=NS(position=position))
 
-    monkeypatch.setattr(pages_coverage, "clips_of", clips_of)
+    monkeypatch.setattr(pages_coverage, "cut_episode_clips", clips_of)
 
     def made(**changed):
         kept = KeptReport()
@@ -224,15 +230,15 @@ def test_the_parameter_space_is_told_in_sentences():
 
 def test_boxes_end_where_their_axis_does():
     axes = space().axes
-    assert box_words(axes, box((0,), (0,), (10,), 0, 0, 1.0)) == "mass below 3 kg"
-    assert box_words(axes, box((1,), (9,), (10,), 0, 0, 1.0)) == "friction above 0.9"
-    assert box_words(axes, box((1,), (2,), (9,), 0, 0, 1.0)) == "friction from 0.2 to 0.9"
-    assert failing_words(0.26, 8) == wilson(2, 8)
-    assert failing_words(NAN, 0) == "–"
+    assert format_box(axes, box((0,), (0,), (10,), 0, 0, 1.0)) == "mass below 3 kg"
+    assert format_box(axes, box((1,), (9,), (10,), 0, 0, 1.0)) == "friction above 0.9"
+    assert format_box(axes, box((1,), (2,), (9,), 0, 0, 1.0)) == "friction from 0.2 to 0.9"
+    assert format_failure_rate(0.26, 8) == wilson(2, 8)
+    assert format_failure_rate(NAN, 0) == "–"
 
 
 def test_the_plain_form_lists_uncovered_clips_the_furthest_first_and_boxes_in_si():
-    found = figures_of(measured(space=space()))
+    found = result_to_json(measured(space=space()))
     assert found["real"] == {"label": "log", "episodes": 4, "clips": 5}
     assert found["sim"] == {"label": "sims", "episodes": 3, "clips": 3}
     assert found["whitening"] == {"w": 1}
@@ -256,9 +262,9 @@ def test_the_plain_form_lists_uncovered_clips_the_furthest_first_and_boxes_in_si
         "friction": pytest.approx([0.6, 1.0]),
     }
     assert len(parameters["cells"]) == 4
-    assert figures_of(measured())["parameters"] is None
+    assert result_to_json(measured())["parameters"] is None
     drawn = measured(real=side("log", 1, "real", [1]), holes=())
-    assert [row["episode"] for row in figures_of(drawn)["uncovered"]] == ["4", "2", "real0"]
+    assert [row["episode"] for row in result_to_json(drawn)["uncovered"]] == ["4", "2", "real0"]
 
 
 def test_the_answer_comes_first_in_figures(page):

@@ -23,7 +23,7 @@ from twinloop.workflows.curate.report import curate_section
 from twinloop.workflows.curate.scores import CurateResult
 from twinloop.workflows.data.label_requests import LabelRulesRequest
 from twinloop.workflows.data.labels import list_words
-from twinloop.workflows.evaluate.evaluate import invalid_words, print_summary
+from twinloop.workflows.evaluate.evaluate import format_invalid, print_summary
 
 NS: Any = SimpleNamespace
 CHECKS: Any = [NS(name="physics/speed", meaning="too fast"), NS(name="recording/still", meaning="frozen pictures")]
@@ -274,7 +274,7 @@ def test_real_trials_and_a_single_slice_are_told_as_such():
     assert "1 trials are invalid" in text
     assert "left out (diverged)" in text
     nameless = NS(invalid=3, slices=[NS(reasons=())])
-    assert "left out (no reason given)" in invalid_words(made, nameless)
+    assert "left out (no reason given)" in format_invalid(made, nameless)
 
 
 def test_a_terminal_shows_the_thirty_worst_slices():

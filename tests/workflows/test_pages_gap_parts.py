@@ -12,23 +12,23 @@ from support.pages import KeptReport, ends, interval, lines_at
 from twinloop.core.errors import InputError
 from twinloop.gap.attribution.result import ChannelExplanation, ErrorCause
 from twinloop.gap.dynamics.film_strips import FilmStrip
-from twinloop.gap.dynamics.unexplained_places import EventClassError
+from twinloop.gap.dynamics.unexplained_events import EventClassError
 from twinloop.gap.dynamics.unexplained_result import ErrorMoment, StateShare, UnexplainedResult
 from twinloop.gap.dynamics.unexplained_rules import Hint, HintRule
 from twinloop.gap.policies.classes_result import ClassCheck, FailureDiagnosis
 from twinloop.gap.sensors.measure import BandDifference, SensorDifference, SensorGap
 from twinloop.gap.vision.camera_remedy import CameraRemedy as CameraRemedy
 from twinloop.gap.vision.difference import StatisticDifference
-from twinloop.gap.vision.side import RegionScores
+from twinloop.gap.vision.image_summary import RegionScores
 from twinloop.report.figure import BLUE, GREY, ORANGE, VIOLET
 from twinloop.stats import AllanCurve
 from twinloop.stats.series import Spectrum
 from twinloop.workflows.gap import dynamics as pages_gap_dynamics
 from twinloop.workflows.gap.classes import classes_section
-from twinloop.workflows.gap.dynamics import clips_section, horizon_section, recorded_camera
+from twinloop.workflows.gap.dynamics import clips_section, horizon_section, open_recorded_camera
 from twinloop.workflows.gap.sensors import remedy_text, sensors_section
+from twinloop.workflows.gap.unexplained import NestedModel, NestedModels, nested_section, unexplained_section
 from twinloop.workflows.gap.vision import difference_row, verdict, vision_section
-from twinloop.workflows.gap.where import NestedModel, NestedModels, nested_section, where_section
 from twinloop.workflows.gap.why import why_section
 
 NS: Any = SimpleNamespace
@@ -403,7 +403,7 @@ def unexplained(**changed):
         "episodes": 6,
     }
     page = KeptReport()
-    where_section(page, UnexplainedResult(**(made | changed)))
+    unexplained_section(page, UnexplainedResult(**(made | changed)))
     return page
 
 
@@ -734,10 +734,10 @@ def test_the_recorded_picture_nearest_in_time_is_taken_in_the_size_of_a_strip(mo
         return [np.full((12, 16, 3), 10 * row, dtype=np.uint8) for row in rows]
 
     there = NS(episodes=[NS(name="episode 3", read=frames)])
-    monkeypatch.setattr(pages_gap_dynamics, "open_pictures", lambda folder: there if folder == tmp_path else None)
+    monkeypatch.setattr(pages_gap_dynamics, "open_images", lambda folder: there if folder == tmp_path else None)
     time = np.array([0.0, 0.25, 0.5, 0.75])
     episodes: Any = [NS(index=index, origin=str(tmp_path), time=time) for index in (3, 4)]
-    camera = recorded_camera(episodes, height=6, width=8)
+    camera = open_recorded_camera(episodes, height=6, width=8)
     assert camera is not None
     shown = camera(3, np.array([0.6, 0.1, 0.55]))
     assert read == [[0, 2]]
@@ -745,13 +745,13 @@ def test_the_recorded_picture_nearest_in_time_is_taken_in_the_size_of_a_strip(mo
     assert [int(picture[0, 0, 0]) for picture in shown] == [20, 0, 20]
     assert camera(4, np.array([0.1])) == []  # no pictures were kept of it
     other: Any = NS(index=5, origin=str(tmp_path / "other"), time=time)
-    assert recorded_camera([*episodes, other]) is None
-    assert recorded_camera([other]) is None
+    assert open_recorded_camera([*episodes, other]) is None
+    assert open_recorded_camera([other]) is None
 
 
 def test_a_folder_without_pictures_has_no_camera(monkeypatch, tmp_path):
     def none(folder):
         raise InputError("no pictures")
 
-    monkeypatch.setattr(pages_gap_dynamics, "open_pictures", none)
-    assert recorded_camera([NS(index=3, origin=str(tmp_path), time=np.zeros(2))]) is None
+    monkeypatch.setattr(pages_gap_dynamics, "open_images", none)
+    assert open_recorded_camera([NS(index=3, origin=str(tmp_path), time=np.zeros(2))]) is None

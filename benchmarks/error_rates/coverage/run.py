@@ -22,9 +22,9 @@ from benchmarks.studies import around, markdown_table, write_between
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.identify import identify
-from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import FitSpace, fit_problem, fit_space, limit_physics_rate
 from twinloop.identify.problem import FitProblem, Linearization, linearize
-from twinloop.identify.uncertainty import uncertainty
+from twinloop.identify.uncertainty import compute_uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes, frame_scores
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import prepare_replay
@@ -172,7 +172,7 @@ def _linear(linear: LinearFits, rows: NDArray[np.intp], noise: Array) -> _Limits
     problem, end, begins = linear.fit(rows, noise)
     case, space = linear.population.case, linear.space
     times = FrameTimes(begins=begins, dt=1.0 / case.hz)
-    found = uncertainty(problem, end, space.names, times=times, level=case.fit.level)
+    found = compute_uncertainty(problem, end, space.names, times=times, level=case.fit.level)
     naive = _naive(problem, end, case.fit.level)
     return _Limits(
         low=_si(space, found.low),
@@ -187,7 +187,7 @@ def _linear(linear: LinearFits, rows: NDArray[np.intp], noise: Array) -> _Limits
 def _refitted(population: Population, rows: NDArray[np.intp], noise: Array, backend: Backend) -> _Limits:
     case, log = population.case, population.log(rows, noise)
     result = identify(population.twin, log, backend=backend, config=case.fit)
-    logs = at_physics(prepare_replay(population.twin, log, case.fit.replay), case.fit.physics_hz)
+    logs = limit_physics_rate(prepare_replay(population.twin, log, case.fit.replay), case.fit.physics_hz)
     space = fit_space(logs, case.fit)[0]
     point = result.distribution.mean[: len(space.names)]
     problem = fit_problem(backend, logs, space, point, case.fit)

@@ -158,7 +158,7 @@ def _tried(seed: int, run: int, count: int, alike: float, truth: Array, *, draws
     causes = tally.causes(_NAMES)[0]
     claimed = [cause for cause in causes if cause.claimed]
     wrong = any(set(cause.groups) <= {"third", "fourth"} for cause in claimed)
-    left = bool(tally.left().interval.covers(truth[4:, None])[0, 0])
+    left = bool(tally.remaining_shares().interval.covers(truth[4:, None])[0, 0])
     return np.array([covers[:2].sum(), covers[2:].sum(), left, wrong, bool(claimed) and "first" in claimed[0].groups])
 
 

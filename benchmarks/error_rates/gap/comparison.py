@@ -18,7 +18,7 @@ from twinloop.stats import (
     permutation_of_means,
     welch_test,
 )
-from twinloop.stats.equivalence import equivalence_p_values, refused_tables
+from twinloop.stats.equivalence import equivalence_p_values, rejected_tables
 from twinloop.stats.two_by_two import exact_p_values, fisher_p_values, table_chances
 
 _PAGE = "evidence/compare_policies.md"
@@ -33,7 +33,7 @@ def _errors(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
     for n, m in _SIZES:
         tests = {
-            "Barnard": refused_tables(n, m, alpha=0.05),
+            "Barnard": rejected_tables(n, m, alpha=0.05),
             "Fisher": fisher_p_values(n, m) <= 0.05,
             "equivalence within 0.2": equivalence_p_values(n, m, margin=0.2) <= 0.05,
         }
@@ -46,10 +46,10 @@ def _errors(repetitions: int, seed: int) -> StudyTable:
             rows.append((name, f"{n}, {m}", *(f"{100 * c:.2f}" for c in chance), f"{100 * worst:.2f}"))
             figures.append({"test": name, "trials": [n, m], "rates": chance, "worst": worst})
     return StudyTable(
-        title="False positives at α = 5 %, in %: p_b = p_a, and for equivalence p_a = p_b + 0.2",
-        head=("test", "trials", "p_b = 0.05", "0.2", "0.5", "0.75", "worst of 101 rates"),
+        title="False positives at α = 5 %, in %: with p_b = p_a; for equivalence with p_a = p_b + 0.2",
+        head=("test", "trials", "p_b = 0.05", "0.2", "0.5", "0.75", "largest of 101 rates"),
         rows=tuple(rows),
-        note="Exact, by adding up every outcome. None exceeds 5 %.",
+        note="Computed exactly as a sum over all outcomes. None exceeds 5 %.",
         figures=tuple(figures),
     )
 
@@ -62,13 +62,13 @@ def _power(repetitions: int, seed: int) -> StudyTable:
             chance = table_chances(n, n, p_a, p_b)
             found = [
                 float(chance[refused].sum())
-                for refused in (refused_tables(n, n, alpha=0.05), fisher_p_values(n, n) <= 0.05)
+                for refused in (rejected_tables(n, n, alpha=0.05), fisher_p_values(n, n) <= 0.05)
             ]
             rows.append((f"{p_a:g}, {p_b:g}", str(n), *(f"{100 * c:.1f}" for c in found)))
             figures.append({"p": [p_a, p_b], "trials": n, "barnard": found[0], "fisher": found[1]})
     return StudyTable(
         title="Power at α = 5 %, in %",
-        head=("success rates", "trials of each", "Barnard", "Fisher"),
+        head=("success rates", "trials per policy", "Barnard", "Fisher"),
         rows=tuple(rows),
         note="Exact, by adding up every outcome.",
         figures=tuple(figures),
@@ -94,10 +94,10 @@ def _coverage(repetitions: int, seed: int) -> StudyTable:
             figures.append({"p": [p_a, p_b], "trials": n, **held})
     return StudyTable(
         title="Coverage of 95 % intervals of p_a − p_b, in %",
-        head=("success rates", "trials of each", "Newcombe", "Agresti–Caffo", "two Clopper–Pearson", "Chan–Zhang"),
+        head=("success rates", "trials per policy", "Newcombe", "Agresti–Caffo", "two Clopper–Pearson", "Chan–Zhang"),
         rows=tuple(rows),
-        note="Exact, by adding up every outcome. Newcombe's and Agresti and Caffo's are near 95 % on average and may "
-        "fall below it; the other two do not.",
+        note="Computed exactly as a sum over all outcomes. Intervals of Newcombe and of Agresti and Caffo cover "
+        "about 95 % on average and less in some rows; the other two never cover less.",
         figures=tuple(figures),
     )
 
@@ -124,12 +124,12 @@ def _scores(repetitions: int, seed: int) -> StudyTable:
     return StudyTable(
         title="Scores of two equal policies: false positives at 5 %, and coverage of 95 % intervals of the difference",
         head=(
-            "scores", "trials of each", "permutation", "Welch's t", "equivalence at its edge, 0.1", "bootstrap covers",
-            "betting covers",
+            "scores", "trials per policy", "permutation", "Welch's t", "equivalence at the edge of the margin, 0.1",
+            "bootstrap covers", "betting covers",
         ),
         rows=tuple(rows),
-        note=f"{repetitions} repetitions. The t tests and the bootstrap are approximate for few trials; the "
-        "permutation test is exact here, and betting is valid for any number.",
+        note=f"{repetitions} repetitions. The t tests and the bootstrap are approximate for few trials. The "
+        "permutation test is exact here. Betting is valid for any number of trials.",
         figures=tuple(figures),
     )  # fmt: skip
 

@@ -58,7 +58,7 @@ def _p_values(seed: int, run: int, count: int, alike: float, *, shift: float = 0
     return [*found, frames.p_value]
 
 
-_TESTS = ("MMD", "KID", "energy distance", "W₁, any column", "classifier", "MMD, frames relabelled (wrong)")
+_TESTS = ("MMD", "KID", "energy distance", "W₁, any column", "classifier", "MMD, frames permuted (wrong)")
 
 
 def _rates(repetitions: int, seed: int, count: int, alike: float, **planted: float) -> tuple[list[str], list[int]]:
@@ -75,12 +75,12 @@ def _false_alarms(repetitions: int, seed: int) -> StudyTable:
             rows.append((f"{alike:.0%}", f"{count} + {count}", *told))
             figures.append({"alike": alike, "episodes": count, "alarms": dict(zip(_TESTS, alarms, strict=True))})
     return StudyTable(
-        title=f"False alarms at 5 %: both samples from one source, {_ROWS} rows of {_COLUMNS} columns an episode, "
-        f"{_DRAWS} relabellings, {repetitions} pairs of samples",
-        head=("shared by rows of an episode", "episodes", *_TESTS),
+        title=f"False alarms at 5 %: both samples from one source, {_ROWS} rows of {_COLUMNS} columns per episode, "
+        f"{_DRAWS} permutations, {repetitions} pairs of samples",
+        head=("variance shared within an episode", "episodes", *_TESTS),
         rows=tuple(rows),
-        note="The last column is what relabelling frames would do: with frames that resemble each other it sees a "
-        "difference between any two sets of episodes.",
+        note="The last column permutes frames instead of episodes. Frames of an episode are correlated, so this test "
+        "detects a difference between any two sets of episodes.",
         figures=tuple(figures),
     )
 
@@ -93,8 +93,8 @@ def _power(repetitions: int, seed: int) -> StudyTable:
             rows.append((name, f"{count} + {count}", *told[:-1]))
             figures.append({"planted": name, "episodes": count, "seen": dict(zip(_TESTS[:-1], seen, strict=False))})
     return StudyTable(
-        title="Planted differences that are seen at 5 %: rows of an episode share half of their variance, "
-        f"{_ROWS} rows of {_COLUMNS} columns an episode, {repetitions} pairs of samples",
+        title="Planted differences that are detected at 5 %: rows of an episode share half of their variance, "
+        f"{_ROWS} rows of {_COLUMNS} columns per episode, {repetitions} pairs of samples",
         head=("planted", "episodes", *_TESTS[:-1]),
         rows=tuple(rows),
         figures=tuple(figures),
@@ -141,12 +141,12 @@ def _coverage(repetitions: int, seed: int) -> StudyTable:
             rows.append((f"{shift:g} sd", f"{count} + {count}", *told))
             figures.append({"shift": shift, "episodes": count, "held": held})
     return StudyTable(
-        title=f"95 % intervals that hold the truth: one column of {_COLUMNS} shifted, rows of an episode share half of "
-        f"their variance, {_ROWS} rows an episode, {repetitions} pairs of samples",
+        title=f"Coverage of 95 % intervals: one column of {_COLUMNS} is shifted, rows of an episode share half of "
+        f"their variance, {_ROWS} rows per episode, {repetitions} pairs of samples",
         head=("shift", "episodes", "MMD²", "energy distance", "W₁, shifted column", "W₁, another column", "AUC of ½"),
         rows=tuple(rows),
-        note="Where there is next to no difference, resamples of a U-statistic spread more than the statistic itself: "
-        "intervals of MMD² and energy distance are then wider than they need be.",
+        note="If the difference is almost zero, resamples of a U-statistic vary more than the statistic itself. The "
+        "intervals of MMD² and energy distance are then wider than necessary.",
         figures=tuple(figures),
     )
 

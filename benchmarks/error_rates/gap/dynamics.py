@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.gap.dynamics.errors import WindowErrors
-from twinloop.gap.dynamics.intervals import by_episodes
-from twinloop.gap.dynamics.metrics import skill_of
+from twinloop.gap.dynamics.intervals import resample_episodes
+from twinloop.gap.dynamics.metrics import skill_statistic
 from twinloop.gap.dynamics.noise_floor import RepeatPairs, noise_floor
 from twinloop.simulate.channels import MeasuredChannel
 
@@ -96,7 +96,7 @@ def skill_tally(count: int, repetitions: int, seed: int) -> _Tally:
     for repetition in range(repetitions):
         rng = generator(seed, f"study/skill/{repetition}")
         errors = _errors(np.stack([_deviations(rng, count), _BASELINE * _deviations(rng, count)]))
-        found = by_episodes(count, level=0.95, seed=repetition).interval(skill_of(errors, 0, [1]))
+        found = resample_episodes(count, level=0.95, seed=repetition).interval(skill_statistic(errors, 0, [1]))
         covered += bool(found.covers(1 - 1 / _BASELINE)[0])
         above += bool(found.low[0] > 1 - 1 / _BASELINE)
     return _Tally(covered=covered, above=above)

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.stats import PairedTrials, clopper_pearson, control_variate, post_stratified
-from twinloop.stats.prediction_powered import Coefficient, log_e_prediction_powered, rectified
+from twinloop.stats.prediction_powered import Coefficient, log_e_prediction_powered, rectify
 
 _PAGE = "evidence/compare_policies.md"
 _MORE = 50  # simulated-only trials per real one
@@ -25,7 +25,7 @@ def _coverage(repetitions: int, seed: int) -> StudyTable:
             counts, widths = _counts(real, sim, more, p)
             names = ("exact", *_FITTED)
             cells = [share(counts[name], repetitions) for name in names]
-            bets = log_e_prediction_powered(rectified(real, sim, more), p, alpha=0.05).max(axis=-1)
+            bets = log_e_prediction_powered(rectify(real, sim, more), p, alpha=0.05).max(axis=-1)
             counts["betting"] = int((bets < np.log(20)).sum())
             wide = [f"{widths[name]:.3f}" for name in ("alone", "exact", "cross-fitted")]
             rows.append(
@@ -42,8 +42,8 @@ def _coverage(repetitions: int, seed: int) -> StudyTable:
         ),
         rows=tuple(rows),
         note=f"{repetitions} repetitions, {_MORE} simulated-only trials for each real one. Real alone: Clopper and "
-        "Pearson. The asymptotic intervals (PPI, PPI++, cross-fitted) fall short where successes or failures are "
-        "few: an interval of no width is what they give when all trials end alike.",
+        "Pearson. The asymptotic intervals (PPI, PPI++, cross-fitted) cover too little if successes or failures are "
+        "few: if all trials have the same outcome, their width is zero.",
         figures=tuple(figures),
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.stats import ContingencyTable, difference_interval, holm, mantel_haenszel
-from twinloop.stats.matched import stratified_difference, stratified_permutation
+from twinloop.stats.matched_trials import stratified_difference, stratified_permutation
 from twinloop.stats.two_by_two import exact_p_values
 
 Array = NDArray[np.float64]
@@ -32,7 +32,7 @@ def _alarms(repetitions: int, seed: int) -> StudyTable:
             rows.append((f"{rate:g}", str(trials), *cells, share(scores, few)))
             figures.append({"rate": rate, "trials": trials, "any_alarm": alarms / repetitions})
     return StudyTable(
-        title=f"Success: chance of a false alarm among {CONDITIONS} conditions at 5 %, coverage of 95 % intervals",
+        title=f"Success: probability of a false alarm among {CONDITIONS} conditions at 5 %, coverage of 95 % intervals",
         head=("rate", "trials", "any alarm", "Newcombe, one condition", "Mantel–Haenszel, all", "any alarm, scores"),
         rows=tuple(rows),
         note=f"{repetitions} repetitions; scores (Beta-distributed progress, permutations): {min(repetitions, _SLOW)}.",
@@ -54,7 +54,7 @@ def _power(repetitions: int, seed: int) -> StudyTable:
             rows.append((f"{gap:g}", str(trials), share(named, repetitions), share(wrong, repetitions)))
             figures.append({"gap": gap, "trials": trials, "named": named / repetitions, "wrong": wrong / repetitions})
     return StudyTable(
-        title=f"Success: chance that the one of {CONDITIONS} conditions that differs is named",
+        title=f"Success: probability that the only one of {CONDITIONS} conditions with a difference is named",
         head=("planted difference", "trials per condition and domain", "named", "another is named"),
         rows=tuple(rows),
         note=f"Real rate 0.5 in every condition; {repetitions} repetitions; Barnard's test with Holm's adjustment.",
@@ -103,7 +103,7 @@ def _scores(repetitions: int, seed: int) -> StudyTable:
         title="Scores: coverage of the 95 % interval of a difference",
         head=("scores", "trials", "one condition (Welch)", f"{CONDITIONS} conditions"),
         rows=tuple(rows),
-        note=f"Beta-distributed scores without any gap, {repetitions} repetitions.",
+        note=f"Beta-distributed scores without a gap, {repetitions} repetitions.",
     )
 
 

@@ -21,7 +21,7 @@ from twinloop.stats.ranking import (
     draw_differences,
     draw_population,
     draw_true_scores,
-    population_figures,
+    population_metrics,
 )
 
 Array = NDArray[np.float64]
@@ -82,7 +82,7 @@ def _such(repetitions: int, seed: int) -> StudyTable:
                 figures.append({"policies": policies, "trials": trials, "case": list(case), "width": width, **rates})
             rows.append((str(policies), str(trials), *cells, f"{widths[cases.index(('bell', 0.9))]:.2f}"))
     return StudyTable(
-        title=f"How often 95 % intervals hold the correlation of such policies, in % of {repetitions} repetitions",
+        title=f"Coverage of 95 % intervals of the correlation of such policies, in % of {repetitions} repetitions",
         head=(
             "policies",
             "trials",
@@ -90,8 +90,8 @@ def _such(repetitions: int, seed: int) -> StudyTable:
             "bell 0.90: mean width of ours",
         ),
         rows=tuple(rows),
-        note="Population and its true correlation above each three columns; Monte Carlo error at 95 %: "
-        f"{100 * np.sqrt(0.95 * 0.05 / repetitions):.1f}. Boot: percentile bootstrap over policies and trials. "
+        note="Each three columns have the population and its true correlation in the header. Monte Carlo error at 95 "
+        f"%: {100 * np.sqrt(0.95 * 0.05 / repetitions):.1f}. Boot: percentile bootstrap over policies and trials. "
         "Fisher's z has no interval for three policies.",
         figures=tuple(figures),
     )
@@ -138,7 +138,7 @@ def _these(repetitions: int, seed: int) -> StudyTable:
             rates = {name: number / repetitions for name, number in found.items()}
             figures.append({"policies": policies, "trials": trials, **rates})
     return StudyTable(
-        title=f"How often 95 % intervals hold figures of these policies, in % of {repetitions} repetitions",
+        title=f"Coverage of 95 % intervals of metrics of these policies, in % of {repetitions} repetitions",
         head=(
             "policies",
             "trials",
@@ -146,7 +146,8 @@ def _these(repetitions: int, seed: int) -> StudyTable:
             "mean gap: ours",
         ),
         rows=tuple(rows),
-        note="Bell-shaped population of correlation 0.9. Boot: percentile bootstrap over real and simulated trials.",
+        note="Normally distributed population with correlation 0.9. Boot: percentile bootstrap over real and "
+        "simulated trials.",
         figures=tuple(figures),
     )
 
@@ -183,10 +184,10 @@ def _others(repetitions: int, seed: int) -> StudyTable:
                 rows.append((kind, str(policies), str(trials), *(_percent(n, repetitions) for n in found.values())))
                 figures.append({"kind": kind, "policies": policies, "trials": trials, **rates})
     return StudyTable(
-        title=f"How often 95 % intervals hold further figures of such policies, in % of {repetitions} repetitions",
+        title=f"Coverage of 95 % intervals of further metrics of such policies, in % of {repetitions} repetitions",
         head=("population", "policies", "trials", "Kendall", "MMRV", "best agrees", "regret", "bias"),
         rows=tuple(rows),
-        note="Populations of Gaussian dependence 0.9.",
+        note="Populations with Gaussian dependence 0.9.",
         figures=tuple(figures),
     )
 
@@ -199,7 +200,7 @@ def _expected(kind: str, policies: int, rng: np.random.Generator) -> dict[str, f
 
 def _further(planted: Planted, truth: dict[str, float], rng: np.random.Generator) -> dict[str, int]:
     population = draw_population(real=planted.real, sim=planted.sim, draws=DRAWS, rng=rng)
-    such = population_figures(population, planted.real.mean.shape[-1])
+    such = population_metrics(population, planted.real.mean.shape[-1])
     differences = planted.sim.mean - planted.real.mean
     found = {name: held(such[name], truth[name]) for name in ("kendall", "mmrv", "best_agrees", "regret")}
     return found | {"bias": _student(differences, truth["bias"])}

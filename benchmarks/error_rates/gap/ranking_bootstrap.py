@@ -27,8 +27,8 @@ def resampled_pairs(
     if policies:
         chosen = rng.integers(0, real.mean.shape[-1], size=(draws, *real.mean.shape))
         real, sim = (_rows(side, chosen) for side in (real, sim))
-        return real.resampled(rng, 1)[0], sim.resampled(rng, 1)[0]
-    return real.resampled(rng, draws), sim.resampled(rng, draws)
+        return real.resample_means(rng, 1)[0], sim.resample_means(rng, 1)[0]
+    return real.resample_means(rng, draws), sim.resample_means(rng, draws)
 
 
 def bootstrap_figure(

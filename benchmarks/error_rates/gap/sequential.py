@@ -67,10 +67,10 @@ def _peeking(repetitions: int, seed: int) -> StudyTable:
         rows.append((name, "–", "–", share(count, repetitions), "–"))
         figures.append({"scores": name, "repetitions": repetitions, "betting": count})
     return StudyTable(
-        title=f"False alarms at α = 5 % when two equal policies are looked at after each of {_LOOKS} pairs",
+        title=f"False alarms at α = 5 % if two equal policies are compared after each of {_LOOKS} pairs",
         head=("truth", "e-test", "e-test, one-sided", "betting on differences", "z test at every look"),
         rows=tuple(rows),
-        note=f"{repetitions} sequences each. The last column is what happens to a test that was made for one look.",
+        note=f"{repetitions} sequences each. The last column is a test for a single look, repeated at every look.",
         figures=tuple(figures),
     )
 
@@ -115,15 +115,15 @@ def _decisions(repetitions: int, seed: int) -> StudyTable:
     return StudyTable(
         title="Pairs of trials until one-sided tests decide, on sequences simulated at published success rates",
         head=(
-            "task", "rates", "α, most", "e-test, γ = 1/2", "e-test, γ = 1", "betting on differences", "SAVI", "Lai",
-            "STEP", "oracle SPRT",
+            "task", "rates", "α, largest number", "e-test, γ = 1/2", "e-test, γ = 1", "betting on differences",
+            "SAVI", "Lai", "STEP", "oracle SPRT",
         ),
         rows=tuple(rows),
-        note=f"Ours: mean, median (one tenth–nine tenths) of {repetitions} sequences; what had not decided counts with "
-        "the most. The four published columns are of STEP's own table (arXiv 2503.10966), where those of real "
-        "robots (FoldRedTowel, CleanUpSpill) tell of the sequences that were recorded, and may lie anywhere within our "
-        "spread. The e-test is the method of the column SAVI. STEP and the oracle know the largest number of "
-        "trials beforehand, the oracle also both rates.",
+        note=f"Our columns have mean and median (10 %–90 % quantiles) of {repetitions} sequences; a sequence without "
+        "a decision counts with the largest number. The last four columns are published in STEP's own table (arXiv "
+        "2503.10966). Its rows of real robots (FoldRedTowel, CleanUpSpill) are of the recorded sequences and may be "
+        "anywhere within our range. The e-test is the method of the column SAVI. STEP and the oracle need the "
+        "largest number of trials in advance, the oracle also both rates.",
         figures=tuple(figures),
     )  # fmt: skip
 
@@ -138,7 +138,7 @@ def _always(repetitions: int, seed: int) -> StudyTable:
         rows.append((f"{p_a:g}, {p_b:g}", *(share(count, repetitions) for count in held)))
         figures.append({"p": [p_a, p_b], "repetitions": repetitions, "rates": held[0], "betting": held[1]})
     return StudyTable(
-        title=f"95 % confidence sequences of p_a − p_b that hold it at each of {_LOOKS} looks",
+        title=f"95 % confidence sequences of p_a − p_b that cover it at each of {_LOOKS} looks",
         head=("success rates", "e-test", "betting on differences"),
         rows=tuple(rows),
         note=f"{repetitions} sequences each.",

@@ -14,18 +14,18 @@ from scipy.signal import lfilter
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.gap.dynamics.unexplained import unexplained
-from twinloop.gap.policies.classes import EpisodeErrors, drift_since
-from twinloop.gap.policies.classes_coverage import TrainingSupport, combination_covered, never_covered
-from twinloop.gap.policies.classes_result import ALPHA, ClassCheck, decided
-from twinloop.identify.structures import chosen_structures
+from twinloop.gap.dynamics.unexplained import measure_unexplained
+from twinloop.gap.policies.classes import EpisodeErrors, check_drift
+from twinloop.gap.policies.classes_coverage import TrainingSupport, check_axis_coverage, check_combination_coverage
+from twinloop.gap.policies.classes_result import ALPHA, ClassCheck, adjust_checks
+from twinloop.identify.structures import select_structures
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.spec import ParamSpec
-from twinloop.twin.variant import declaring
-from twinloop.workflows.gap.where import best_and_tangents
+from twinloop.twin.variant import declare_params
+from twinloop.workflows.gap.unexplained import replay_with_tangents
 
 Array = NDArray[np.float64]
 
@@ -53,7 +53,7 @@ class _Cause:
 _CAUSES = (
     _Cause(name="nothing", rule=""),
     _Cause(name="nothing; parameters 1 % off", rule=""),
-    _Cause(name="backlash of 2.3°", rule="backlash", structure="backlash", values={f"{_J}/backlash": 0.04}),
+    _Cause(name="play of 2.3°", rule="backlash", structure="backlash", values={f"{_J}/backlash": 0.04}),
     _Cause(
         name="friction at rest × 4",
         rule="stiction",
@@ -102,10 +102,10 @@ def _planted(twin: Twin, cause: _Cause, episodes: list[Episode]) -> Array:
     """Clean readings ``(nepisode, nframe, 1)`` of a robot with the cause."""
     backend = open_backend()
     if cause.structure:
-        (structure,) = chosen_structures([cause.structure])
-        twin = structure.applied(twin, [])
+        (structure,) = select_structures([cause.structure])
+        twin = structure.apply_to(twin, [])
     if cause.params:
-        twin = declaring(twin, [ParamSpec(name=name, source="study") for name in cause.params])
+        twin = declare_params(twin, [ParamSpec(name=name, source="study") for name in cause.params])
     logs = prepare_replay(twin, episodes)
     values = {name: value for name, value in {**_TRUTH, **(cause.values or {})}.items() if name in logs.twin.params}
     clean = replay(backend, logs, logs.twin.table(1, values))[0]
@@ -129,7 +129,7 @@ def _logs_of(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> tuple[Re
     values = _TRUTH if not cause.rule else _fitted(logs)
     if "off" in cause.name:
         values = {name: value * (1 + _FIT_ERROR * float(rng.normal())) for name, value in _TRUTH.items()}
-    return logs, *best_and_tangents(open_backend(), logs, values, _moved(values))
+    return logs, *replay_with_tangents(open_backend(), logs, values, _moved(values))
 
 
 def _moved(values: Mapping[str, float]) -> dict[str, float]:
@@ -140,7 +140,7 @@ def _fitted(logs: ReplayLogs) -> dict[str, float]:
     """Parameters fitted to the logs by a few Gauss–Newton steps, at most by half each: what was planted bends them."""
     values = dict(_TRUTH)
     for _ in range(_STEPS):
-        readings, tangents = best_and_tangents(open_backend(), logs, values, _moved(values))
+        readings, tangents = replay_with_tangents(open_backend(), logs, values, _moved(values))
         assert tangents is not None  # there are parameters
         residual = (logs.measured - readings).ravel()
         step = np.linalg.lstsq(tangents.reshape(len(values), -1).T, residual, rcond=None)[0] * _FIT_ERROR
@@ -158,7 +158,7 @@ def _named(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> list[list[
     for repetition in range(repetitions):
         rows = np.arange(repetition * _EPISODES, (repetition + 1) * _EPISODES)
         moves = None if tangents is None else tangents[:, rows]
-        found = unexplained(logs.take(rows), readings[rows], tangents=moves, seed=repetition)
+        found = measure_unexplained(logs.take(rows), readings[rows], tangents=moves, seed=repetition)
         rules.append([hint.rule.name for hint in found.hints])
     return rules
 
@@ -166,7 +166,7 @@ def _named(twin: Twin, cause: _Cause, repetitions: int, seed: int) -> list[list[
 def run_causes(repetitions: int, seed: int) -> StudyTable:
     """What is named for every planted cause."""
     twin = load_twin(_TWIN)
-    twin = declaring(twin, [ParamSpec(name=name, source="study") for name in _TRUTH if name not in twin.params])
+    twin = declare_params(twin, [ParamSpec(name=name, source="study") for name in _TRUTH if name not in twin.params])
     rows, figures = [], []
     for cause in _CAUSES:
         rules = _named(twin, cause, repetitions, seed)
@@ -200,15 +200,15 @@ def run_causes(repetitions: int, seed: int) -> StudyTable:
 def _coverage_checks(rng: np.random.Generator, training: int, shift: float) -> list[ClassCheck]:
     support = TrainingSupport(names=("x", "y", "z"), values=rng.normal(size=(training, 3)))
     real = rng.normal(size=(10, 3)) + np.array([shift, 0.0, 0.0])
-    together = combination_covered(support, support.names, real)
-    return [*never_covered(support, support.names, real), *([together] if together else [])]
+    together = check_combination_coverage(support, support.names, real)
+    return [*check_axis_coverage(support, support.names, real), *([together] if together else [])]
 
 
 def _drift_checks(rng: np.random.Generator, episodes: int, factor: float) -> list[ClassCheck]:
     table = rng.lognormal(sigma=0.3, size=(2 * episodes, 3))
     table[episodes:, 0] *= factor
     errors = EpisodeErrors(channels=("a", "b", "c"), values=table, numbers=tuple(range(2 * episodes)))
-    return drift_since(errors, episodes, seed=int(rng.integers(1 << 30)))
+    return check_drift(errors, episodes, seed=int(rng.integers(1 << 30)))
 
 
 _CLASSES: tuple[tuple[str, str, bool, Callable[[np.random.Generator], list[ClassCheck]]], ...] = (
@@ -227,15 +227,15 @@ def run_classes(repetitions: int, seed: int) -> StudyTable:
     rows, figures = [], []
     for kind, planted, real, checks in _CLASSES:
         rng = generator(seed, f"study/classes/{planted}")
-        count = sum(bool(decided(checks(rng)).fired) for _ in range(repetitions))
+        count = sum(bool(adjust_checks(checks(rng)).fired_checks) for _ in range(repetitions))
         rows.append((kind, planted, share(count, repetitions), "power" if real else f"false alarms (≤ {ALPHA:.0%})"))
         figures.append({"class": kind, "planted": planted, "fired": count, "real": real})
     return StudyTable(
         title=f"Failure classes: {repetitions} diagnoses each",
-        head=("class", "planted", "fires", "which is"),
+        head=("class", "planted", "reported", "meaning"),
         rows=tuple(rows),
-        note="Conditions are normal, 10 real episodes against training; errors of episodes are lognormal with 30 % "
-        "spread.",
+        note="The conditions are normally distributed, with 10 real episodes against the training episodes. Errors "
+        "of episodes are lognormal with a spread of 30 %.",
         figures=tuple(figures),
     )
 

@@ -12,9 +12,9 @@ from benchmarks.error_rates.gap.vision_scenes import camera_pictures
 from benchmarks.studies import Study, StudyTable, share
 from twinloop.core.seeds import generator
 from twinloop.encoders.classical import ClassicalEncoder
-from twinloop.gap.vision.camera_remedy import find_remedies, statistics_of
+from twinloop.gap.vision.camera_remedy import compute_statistics, find_remedies
 from twinloop.gap.vision.develop import CameraResponse
-from twinloop.gap.vision.picture_statistics import sampled_pixels
+from twinloop.gap.vision.image_statistics import sample_pixels
 from twinloop.sensors.camera import CameraModel
 from twinloop.stats import classifier_test, kid, mmd
 
@@ -78,11 +78,12 @@ def _tests(repetitions: int, seed: int) -> StudyTable:
             rows.append((name, f"{count} + {count}", *cells))
             figures.append({"planted": name, "episodes": count, "repetitions": repetitions, "tried": tried, **found})
     return StudyTable(
-        title=f"Tests of pictures at 5 %: in how many of {repetitions} pairs of samples (of a fifth of them for the "
-        f"classifier) a gap is found; {_FRAMES} pictures of each episode, classical features",
+        title=f"Tests of images at 5 %: detected differences in {repetitions} pairs of samples (a fifth of them for "
+        f"the classifier), {_FRAMES} images of each episode, classical features",
         head=("planted in the camera", "episodes", "MMD", "KID", "classifier"),
         rows=tuple(rows),
-        note=f"The first rows are false alarms. Episodes are drawn from {_POOL}, none on both sides; invented scenes.",
+        note=f"The rows with nothing planted are false alarms. Episodes are drawn from {_POOL} synthetic scenes; no "
+        "episode is in both samples.",
         figures=tuple(figures),
     )
 
@@ -98,9 +99,9 @@ def _remedies(repetitions: int, seed: int) -> StudyTable:
             first = 10_000 + 2000 * seed + 100 * repetition
             sim = camera_pictures(_REMEDY_EPISODES, first=first, **base)
             real = camera_pictures(_REMEDY_EPISODES, first=first + 50, **{**base, **values})
-            pixels = [sampled_pixels(part, seed=i) for i, part in enumerate(sim)]
+            pixels = [sample_pixels(part, seed=i) for i, part in enumerate(sim)]
             found = find_remedies(
-                statistics_of(real, seed=500), statistics_of(sim), pixels, sim, look, sensor="front"
+                compute_statistics(real, seed=500), compute_statistics(sim), pixels, sim, look, sensor="front"
             )  # fmt: skip
             by_name = {remedy.quantity: remedy for remedy in found}
             others += any(quantity not in values for quantity in by_name)
@@ -116,9 +117,16 @@ def _remedies(repetitions: int, seed: int) -> StudyTable:
         figures.append({"planted": name, "named": named, "others": others, "covered": covered, "off": off})
     return StudyTable(
         title=f"Remedies from {_REMEDY_EPISODES} + {_REMEDY_EPISODES} episodes, {repetitions} repetitions",
-        head=("planted", "named", "error of the value, mean ± sd", "95 % interval holds it", "another named beside it"),
+        head=(
+            "planted",
+            "named",
+            "error of the value, mean ± sd",
+            "95 % interval covers it",
+            "another parameter also named",
+        ),
         rows=tuple(rows),
-        note="Before the embedding judges: what closes neither a statistic nor 2 % of MMD² is then left out as well.",
+        note="The table is before the check with the embedding. That check also excludes a parameter that closes "
+        "neither a statistic nor 2 % of MMD².",
         figures=tuple(figures),
     )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from twinloop.core.params import SeedPath
 from twinloop.core.seeds import generator
 from twinloop.sensors.camera import CameraModel, CameraSeeds, develop
-from twinloop.sensors.camera.blur import blurred
+from twinloop.sensors.camera.blur import blur_images
 
 HEIGHT, WIDTH = 96, 128
 _WALL, _TABLE = (0.30, 0.32, 0.36), (0.45, 0.36, 0.27)
@@ -40,6 +40,6 @@ def camera_pictures(
     times, made = np.arange(frames) / 30, []
     for episode in range(first, first + episodes):
         seeds = CameraSeeds(path=SeedPath.of(0, [episode]), sensor="front")
-        light = blurred(scene_light(episode, frames), blur)
+        light = blur_images(scene_light(episode, frames), blur)
         made.append(develop(light, model, time=times, numbers=np.arange(frames), seeds=seeds))
     return made

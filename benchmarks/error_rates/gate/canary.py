@@ -6,7 +6,7 @@ import numpy as np
 
 from benchmarks.error_rates.gate.worlds import rate
 from benchmarks.studies import Study, StudyTable
-from twinloop.release.plan import CanaryPlan, canary_wealth
+from twinloop.release.plan import CanaryPlan, compute_canary_wealth
 from twinloop.stats import decision_blocks
 
 _PAGE = "evidence/release.md"
@@ -31,8 +31,8 @@ def _canary(repetitions: int, seed: int) -> StudyTable:
         rows.append(tuple(cells))
         figures.append(entry)
     return StudyTable(
-        title=f"Canaries: how many are aborted by the sequential test within 50 and within {_ACTED} of their episodes, "
-        f"and the median episode of those, of {repetitions} runs at α = 5 %",
+        title=f"Canaries: share that the sequential test aborts within 50 and within {_ACTED} of their episodes, and "
+        f"the median episode of the abort, of {repetitions} runs at α = 5 %",
         head=(
             "champion",
             "canary",
@@ -44,8 +44,8 @@ def _canary(repetitions: int, seed: int) -> StudyTable:
             "median",
         ),
         rows=tuple(rows),
-        note="The first two rows are canaries that are as good: false alarms. A violation of a safety limit aborts at "
-        "once and is not in this table.",
+        note="The canaries in the first two rows are as good as the champion: these are false alarms. A violation of "
+        "a safety limit aborts at once and is not in this table.",
         figures=tuple(figures),
     )
 
@@ -54,10 +54,10 @@ def _aborted(
     plan: CanaryPlan, champion: float, canary: float, runs: int, random: np.random.Generator
 ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
     """The canary's episode at which each run is aborted; 0 for never."""
-    size, beside = plan.block
+    size, beside = plan.block_sizes
     won = random.random((runs, _ACTED)) < canary
     others = random.random((runs, _ACTED * beside // size)) < champion
-    return decision_blocks(canary_wealth(plan, won, others), alpha=plan.alpha) * size
+    return decision_blocks(compute_canary_wealth(plan, won, others), alpha=plan.alpha) * size
 
 
 TABLES = (Study(name="canary", page=_PAGE, repetitions=4000, run=_canary),)

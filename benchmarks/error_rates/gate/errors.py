@@ -79,7 +79,7 @@ def _both(candidate: float, champion: float, together: float = 0.5) -> Truth:
 
 _BETTER = _both(0.9, 0.75)  # in simulation
 _CASES = {
-    "equal, `better: 0` is asked": Planted(
+    "equal, with the rule `better: 0`": Planted(
         simulated=_both(0.8, 0.8), rules={"success": {"better": 0.0, "domain": "sim"}}, yes="wrong"
     ),
     "the same, four slices from 0.65 to 0.95": Planted(
@@ -106,7 +106,7 @@ _CASES = {
     "better in simulation, worse by 5 points on the robot": Planted(
         simulated=_BETTER, robot=_both(0.8, 0.85), pairs=125, yes="harmful, within the margin"
     ),
-    "better in simulation, worse by 10 points on a robot nobody tried": Planted(
+    "better in simulation, worse by 10 points on a robot without trials": Planted(
         simulated=_BETTER, yes="harmful, not seen"
     ),
     "better in simulation, as good on the robot": Planted(
@@ -133,12 +133,12 @@ def _releases(repetitions: int, seed: int) -> StudyTable:
         rows.append((name, str(planted.pairs or "–"), planted.yes, *rates))
         figures.append({"truth": name, "yes": planted.yes, "repetitions": repetitions, **counts})
     return StudyTable(
-        title=f"Planted releases: how often the gate says yes, of {repetitions} each, {_PAIRS} pairs in simulation, "
-        f"α = 5 %, margins of {100 * _MARGIN:g} points",
-        head=("truth", "pairs on the robot", "a yes is", "`looks: any`", "`looks: once`"),
+        title=f"Planted releases: share of passes among {repetitions} each, {_PAIRS} pairs in simulation, α = 5 %, "
+        f"margins of {100 * _MARGIN:.0f} points",
+        head=("truth", "pairs on the robot", "a pass is", "`looks: any`", "`looks: once`"),
         rows=tuple(rows),
-        note="In brackets the exact interval of 95 %. Wrong: the truth breaks a rule that is asked. Harmful: the "
-        "candidate is truly worse than the champion on the robot, or in simulation where no robot is meant.",
+        note="Brackets have the exact 95 % interval. Wrong: the truth breaks a tested rule. Harmful: the candidate "
+        "is truly worse than the champion on the robot, or in simulation if no robot is involved.",
         figures=tuple(figures),
     )
 
@@ -178,12 +178,12 @@ def _mixed(repetitions: int, seed: int) -> StudyTable:
             rows.append((f"`{looks}`", name, *(rate(n, len(kinds)) for n in list(counts.values())[1:])))
             figures.append({"looks": looks, "pairs": pairs, **counts})
     return StudyTable(
-        title=f"{repetitions} releases whose truth is drawn, an equal number with each number of pairs on the robot: "
-        "shares of releases to which the gate says yes, by what is true of them",
-        head=("`looks`", "pairs on the robot", "wrong", "of these harmful", *get_args(Yes)[2:]),
+        title=f"{repetitions} releases with drawn truths, equally many for each number of pairs on the robot: share "
+        "of releases that pass, by their truth",
+        head=("`looks`", "pairs on the robot", "wrong", "wrong and harmful", *get_args(Yes)[2:]),
         rows=tuple(rows),
-        note="Champions succeed in 60 to 95 %; candidates differ from them by −15 to +25 points in simulation and by "
-        "−30 to +20 on the robot, each drawn evenly and independently of the other.",
+        note="Champions succeed in 60 to 95 %. Candidates differ from them by −15 to +25 points in simulation and by "
+        "−30 to +20 points on the robot. All are drawn uniformly and independently.",
         figures=tuple(figures),
     )
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from benchmarks.error_rates.gate.worlds import Truth, Won
 from benchmarks.studies import Study, StudyTable, share
-from twinloop.release.rules_effect import compare, log_wealth
+from twinloop.release.rules_effect import compare_pairs, log_wealth
 from twinloop.stats import decision_blocks
 
 _PAGE = "evidence/release.md"
@@ -61,20 +61,20 @@ def _better(repetitions: int, seed: int) -> StudyTable:
         rows.append(tuple(cells))
         figures.append(entry)
     return StudyTable(
-        title=f"Better candidates: pairs until `better: 0` says yes, median and nine of ten, of {repetitions} runs",
+        title=f"Better candidates: pairs until `better: 0` passes, median and 90 % quantile of {repetitions} runs",
         head=(
             "champion → candidate",
             "trials per arm for 80 %, fixed, unpaired",
             "nothing in common",
-            "yes within that many pairs",
-            "`looks: once` at that many",
+            "passes within that many pairs",
+            "passes with `looks: once` at that number",
             "half in common",
             "nearly all in common",
         ),
         rows=tuple(rows),
-        note="An earlier simulation of this e-process with independent trials had medians of 69 (0.5 → 0.7), 236 (0.7 "
-        "→ 0.8), 94 (0.7 → 0.85), 149 (0.8 → 0.9). What two trials of a pair have in common saves trials: that is what "
-        "shared seeds are for.",
+        note="An earlier simulation of this e-process with independent trials had medians of 69 (0.5 → 0.7), 236 "
+        "(0.7 → 0.8), 94 (0.7 → 0.85), 149 (0.8 → 0.9). Shared seeds correlate the two trials of a pair, which saves "
+        "trials.",
         figures=tuple(figures),
     )
 
@@ -95,7 +95,7 @@ def _as_good(repetitions: int, seed: int) -> StudyTable:
             rows.append(tuple(cells))
             figures.append(entry)
     return StudyTable(
-        title=f"Candidates that are as good: pairs until `within` says yes, median of {repetitions} runs",
+        title=f"Candidates that are as good: pairs until `within` passes, median of {repetitions} runs",
         head=("success of both", "margin", "nothing in common", "half in common", "nearly all in common"),
         rows=tuple(rows),
         figures=tuple(figures),
@@ -112,7 +112,7 @@ def exactly(mine: Won, theirs: Won) -> int:
     """Runs to which `looks: once` says yes after all pairs."""
     slices = [""] * mine.shape[1]
     return sum(
-        compare(a, b, slices, margin=0.0, alpha=_ALPHA, looks="once").answer == "shown"
+        compare_pairs(a, b, slices, margin=0.0, alpha=_ALPHA, looks="once").answer == "shown"
         for a, b in zip(mine, theirs, strict=True)
     )
 

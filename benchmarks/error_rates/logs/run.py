@@ -21,7 +21,7 @@ from twinloop.dataset.logs.sets.registry import SETS, load_raw
 from twinloop.hardware import virtual_log
 from twinloop.stats import wilson
 from twinloop.twin import load_twin
-from twinloop.workflows.data.logs import expectations_of
+from twinloop.workflows.data.logs import build_joint_expectations
 
 PLACE = "benchmarks logs"
 _CHUNK = 6  # episodes of one trial: a log of a minute
@@ -61,7 +61,9 @@ def sources(*, seed: int = 0, only: Sequence[str] = ()) -> Iterable[Source]:
         name = f"virtual {twin}"
         if not only or name in only:
             log = virtual_log(seed=seed, twin=twin, episodes=8, seconds=seconds, hz=hz, nthread=1)
-            yield Source(name=name, records=[raw(e) for e in log], expectations=expectations_of(load_twin(twin)))
+            yield Source(
+                name=name, records=[raw(e) for e in log], expectations=build_joint_expectations(load_twin(twin))
+            )
     for name in SETS:
         if only and name not in only:
             continue
@@ -71,7 +73,7 @@ def sources(*, seed: int = 0, only: Sequence[str] = ()) -> Iterable[Source]:
             continue
         twin = _TWINS.get(name)
         yield Source(
-            name=name, records=records, expectations=None if twin is None else expectations_of(load_twin(twin))
+            name=name, records=records, expectations=None if twin is None else build_joint_expectations(load_twin(twin))
         )
 
 
@@ -139,7 +141,7 @@ def run_bench_logs(
     clean = [_clean_row(name, report, twin=twin) for name, (report, twin) in good.items()]
     rows = [_defect_row(name, [t for t in made if t.defect == name]) for name in DEFECTS]
     heads = ("Good log", "twin", "episodes", "errors", "warnings", "notes"), (
-        "Planted", "is found as", "in sources", "trials", "found", "column named", "moment said", "others"
+        "Planted", "expected report", "logs", "trials", "found", "column correct", "time correct", "others"
     )  # fmt: skip
     for head, table in zip(heads, (clean, rows), strict=True):
         shown = Table(*head)

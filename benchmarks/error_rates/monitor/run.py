@@ -13,7 +13,7 @@ from benchmarks.error_rates.monitor.settings import POLICY, RECIPE, ROBOTS, SMAL
 from benchmarks.error_rates.monitor.tables import tables
 from benchmarks.error_rates.monitor.trials import Robot, try_pictures, try_robot
 from benchmarks.studies import around, printed, write_between
-from twinloop.core.pool import LocalProcesses, cores
+from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import load_twin
 from twinloop.workflows.demo.virtual_robots.demonstrations import training_worlds, write_demonstrations
@@ -89,7 +89,7 @@ def taught(folder: Path, size: MonitorSettings, seed: int) -> Path:
 
 def _tried(policy: Path, size: MonitorSettings, seed: int, workers: int) -> tuple[list[Robot], list[Robot]]:
     items = [(ROBOTS + number, size, str(policy), seed) for number in range(size.robots)]
-    with LocalProcesses(workers or cores()) as engine:
+    with LocalProcesses(workers or count_cores()) as engine:
         every = [(False, *item) for item in items] + [(True, *item) for item in items[: bool(size.pictured)]]
         made = [robot for _, robot in engine.map(_try, every)]
     return made[: size.robots], made[size.robots :]

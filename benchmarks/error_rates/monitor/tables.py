@@ -31,7 +31,7 @@ def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTab
     rows, figures = [], []
     for name, held, group_name in (
         ("successes", robots, "success"),
-        ("successes, with pictures", pictures, "success, with pictures"),
+        ("successes, with images", pictures, "success, with pictures"),
         ("failures", robots, "failure"),
     ):
         told = [group for robot in held for group in robot.groups if group.name == group_name]
@@ -47,12 +47,19 @@ def alarms_table(robots: Sequence[Robot], pictures: Sequence[Robot]) -> StudyTab
             "; ".join(f"{signal} {times}" for signal, times in signals) or "–", f"{drifts} of {len(told)}",
         ))  # fmt: skip
         figures.append({"group": name, "episodes": len(groups), "alarmed": count, "drifts": drifts})
-    head = ("held-out episodes without a fault", "n", "promised, %", "alarm, % [95 %]", "first signal", "course alarms")
+    head = (
+        "held-out episodes without a fault",
+        "n",
+        "nominal, %",
+        "alarm, % [95 %]",
+        "first signal",
+        "alarms over episodes",
+    )
     looks = ", ".join(f"{robot.look_ms:.2f} ms" for robot in [*robots, *pictures])
     note = (
         f"{len(robots)} virtual robots; thresholds set by {', '.join(str(robot.count) for robot in robots)} successes. "
-        f"A look at one robot takes {looks} of CPU time (median), the policy not counted"
-        f"{'; the last with pictures' if pictures else ''}; a calibration "
+        f"One evaluation of one robot takes {looks} of CPU time (median), without the policy"
+        f"{' (the last with images)' if pictures else ''}. A calibration takes "
         f"{', '.join(f'{robot.calibration_s:.0f} s' for robot in [*robots, *pictures])}."
     )
     return StudyTable(title="False alarms", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
@@ -83,12 +90,12 @@ def faults_table(robots: Sequence[Robot]) -> StudyTable:
         })  # fmt: skip
     head = (
         "planted fault", "n", "success, % [95 %]", "power per episode, % [95 %]", "delay, steps [10, 90 %]",
-        "first episode that alarms", "course alarms after", "first signal",
+        "first episode with an alarm", "alarm over episodes at", "first signal",
     )  # fmt: skip
     note = (
-        f"Delay: steps of {1000 / _HZ:.0f} ms from the beginning of an episode, which has the fault throughout. "
-        "The last but two columns: number of the first such episode, and of the one at which a CUSUM over episodes or "
-        "the test of the success rate alarms, for each robot."
+        f"Delay: steps of {1000 / _HZ:.0f} ms from the beginning of an episode, which has the fault throughout. The "
+        "two columns before the last have, for each robot, the number of the first episode with an alarm, and of the "
+        "first one at which a CUSUM over episodes or the test of the success rate alarms."
     )
     return StudyTable(title="Planted faults", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
 
@@ -111,13 +118,14 @@ def causes_table(robots: Sequence[Robot]) -> StudyTable:
         right, total = right + counts[fault.cause], total + counts.total()
         cells = [f"**{counts[cause]}**" if cause == fault.cause else str(counts[cause] or "·") for cause in causes]
         rows.append((fault.name, fault.cause, *cells))
-        figures.append({"fault": fault.name, "right": fault.cause, "named": dict(counts)})
+        figures.append({"fault": fault.name, "correct cause": fault.cause, "named": dict(counts)})
     wrong = total - right - sum(counts["unknown"] for counts in found.values())
     note = (
-        f"Of {total} episodes that alarm {_share(right, total)} are named rightly and {_share(wrong, total)} wrongly."
+        f"Of {total} episodes with an alarm, {_share(right, total)} have the correct cause and {_share(wrong, total)} "
+        "a wrong one."
     )
-    head = ("planted fault", "right", *causes)
-    return StudyTable(title="What alarms point to", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
+    head = ("planted fault", "correct cause", *causes)
+    return StudyTable(title="Named causes", head=head, rows=tuple(rows), note=note, figures=tuple(figures))
 
 
 def unlikeness_table(robots: Sequence[Robot], settings: MonitorSettings) -> StudyTable:
@@ -133,10 +141,12 @@ def unlikeness_table(robots: Sequence[Robot], settings: MonitorSettings) -> Stud
             cells.append(_share(int(sum(seen)), len(seen)))
         rows.append((way, *cells))
     note = (
-        f"Episodes called unlike, % [95 %], each way by itself at {100 * settings.rate:g} % of successes; no band over "
-        "time, one threshold."
+        f"Episodes with an alarm, % [95 %], for each measure alone, at {100 * settings.rate:g} % of successes; one "
+        "threshold without a band over time."
     )
-    return StudyTable(title="Ways to measure unlikeness", head=("stream, way", *names), rows=tuple(rows), note=note)
+    return StudyTable(
+        title="Measures of the distance from normal data", head=("stream, measure", *names), rows=tuple(rows), note=note
+    )
 
 
 def _share(count: int, total: int) -> str:

@@ -25,19 +25,19 @@ from benchmarks.error_rates.monitor.settings import (
 )
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import CheckFailedError
-from twinloop.hardware import hidden_cell
+from twinloop.hardware import make_hidden_cell
 from twinloop.policies import PolicyLoop, open_policy
 from twinloop.release.monitor.calibration import Calibration
-from twinloop.release.monitor.judging import Kind, ScorerSet, fit_outlying
 from twinloop.release.monitor.live import LiveMonitor
-from twinloop.release.monitor.recorded import MonitorVerdict, RecordedEpisodes, joined, watch
+from twinloop.release.monitor.recorded import MonitorVerdict, RecordedEpisodes, concatenate_episodes, monitor_recorded
+from twinloop.release.monitor.scorers import Kind, ScorerSet, fit_outlier_scorer
 from twinloop.rollout import PolicyActor, run_batch
-from twinloop.rollout.photographer import WorldCamera
+from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import open_backend
 from twinloop.stats.conformal import conformal_threshold
 from twinloop.tasks import open_task
 from twinloop.twin import load_twin
-from twinloop.workflows.deploy.monitor import calibrated
+from twinloop.workflows.deploy.monitor import calibrate_monitor
 
 _HEIGHT, _WIDTH, _EVERY = 72, 96, 6  # of pictures, and control steps from one to the next: 5 per second
 _ATTEMPTS = 6  # episodes per success that is wanted, at most
@@ -71,7 +71,7 @@ def try_robot(item: tuple[int, MonitorSettings, str, int]) -> Robot:
     twin, policy = load_twin(TWIN), open_policy(Path(folder))
     known = successes(number, policy, settings.calibration, seed)
     began = time.process_time()
-    calibration = calibrated(known, twin, policy.contract, policy=policy, rate=settings.rate, seed=seed)
+    calibration = calibrate_monitor(known, twin, policy.contract, policy=policy, rate=settings.rate, seed=seed)
     spent = time.process_time() - began
     judge = _Unlike(known, policy, calibration)
     monitor = LiveMonitor(calibration, twin)
@@ -100,7 +100,7 @@ def try_pictures(item: tuple[int, MonitorSettings, str, int]) -> Robot:
     n = settings.pictured
     good = successes(number, policy, n, seed, pictures=True)
     began = time.process_time()
-    calibration = calibrated(
+    calibration = calibrate_monitor(
         good, twin, policy.contract, policy=policy, cameras=(CAMERA,), rate=settings.rate, seed=seed
     )
     spent = time.process_time() - began
@@ -128,7 +128,7 @@ def successes(number: int, policy: Any, wanted: int, seed: int, *, pictures: boo
         tried = episodes(number, policy, range(first, first + wanted), seed, pictures=pictures)
         found.append(tried.take(tried.success == 1.0))
         if sum(map(len, found)) >= wanted:
-            return joined(found).take(np.arange(wanted))
+            return concatenate_episodes(found).take(np.arange(wanted))
     raise CheckFailedError(
         f"The policy succeeded in {sum(map(len, found))} of {_ATTEMPTS * wanted} episodes of robot {number}, and "
         f"{wanted} successes are needed. Train it longer, or on more demonstrations."
@@ -140,7 +140,7 @@ def episodes(
 ) -> RecordedEpisodes:
     """Episodes of a virtual robot under the policy, as they were observed."""
     fault = fault or Fault(name="")
-    cell = hidden_cell(load_twin(TWIN), number, fault=fault.cell or fault.pictures or None)
+    cell = make_hidden_cell(load_twin(TWIN), number, fault=fault.cell or fault.pictures or None)
     x, y, z = cell.tracker.offset
     tracker = replace(cell.tracker, offset=(x, y + fault.tracker, z))
     task, seen, commands = open_task(TASK, cell.twin), list[dict[str, Any]](), list[NDArray]()
@@ -172,7 +172,7 @@ def _pictures(twin: Any, states: NDArray[np.float64], params: Any) -> NDArray[np
     """Pictures ``(m, T, h, w, 3)``, each shown for `_EVERY` steps."""
     camera = WorldCamera(twin, [CAMERA], height=_HEIGHT, width=_WIDTH)
     length = states.shape[1] - 1
-    taken = [camera.pictures(states[:, step], params)[CAMERA] for step in range(0, length, _EVERY)]
+    taken = [camera.take_images(states[:, step], params)[CAMERA] for step in range(0, length, _EVERY)]
     camera.close()
     return np.stack(taken, axis=1)[:, np.arange(length) // _EVERY]
 
@@ -189,18 +189,20 @@ class _Unlike:
             for kind in OUTLYING:
                 flat = rows[stream][half].reshape(-1, rows[stream].shape[-1])
                 scorer = ScorerSet(
-                    judges={stream: fit_outlying(flat, kind)}, columns={}, control_hz=calibration.scorer.control_hz
+                    judges={stream: fit_outlier_scorer(flat, kind)},
+                    columns={},
+                    control_hz=calibration.scorer.control_hz,
                 )
-                worst = scorer.curves({stream: rows[stream][~half]})[stream].max(axis=1)
+                worst = scorer.compute_curves({stream: rows[stream][~half]})[stream].max(axis=1)
                 self._judges[f"{stream}, {kind}"] = scorer, conformal_threshold(worst, 1.0 - self._rate)
 
     def rows(self, recorded: RecordedEpisodes) -> dict[str, NDArray[np.float64]]:
         """Observations and features."""
         acting, seen = PolicyLoop(self._policy, len(recorded)), []
         for step in range(recorded.commands.shape[1]):
-            now = recorded.at(step)
+            now = recorded.get_step_observation(step)
             acting.act(now)
-            acting.sent(recorded.commands[:, step])
+            acting.set_sent_commands(recorded.commands[:, step])
             seen.append((np.concatenate(list(now.values()), axis=1), acting.latent.copy()))
         return {name: np.stack([row[i] for row in seen], axis=1) for i, name in enumerate(("observation", "latent"))}
 
@@ -209,7 +211,7 @@ class _Unlike:
         rows, found = self.rows(recorded), {}
         for name, (scorer, limit) in self._judges.items():
             stream = name.partition(",")[0]
-            found[name] = scorer.curves({stream: rows[stream]})[stream].max(axis=1) > limit
+            found[name] = scorer.compute_curves({stream: rows[stream]})[stream].max(axis=1) > limit
         return found
 
 
@@ -218,7 +220,7 @@ def _tried(
 ) -> Tried:
     if not len(recorded):
         return Tried(robot=robot, name=name, told=(), unlike={})
-    told = watch(recorded, monitor, policy)
+    told = monitor_recorded(recorded, monitor, policy)
     return Tried(robot=robot, name=name, told=tuple(told), unlike=judge.look(recorded) if judge else {})
 
 
@@ -228,9 +230,9 @@ def _look_ms(monitor: LiveMonitor, recorded: RecordedEpisodes, policy: Any) -> f
     monitor.begin(1)
     acting, spent = PolicyLoop(policy, 1), []
     for step in range(one.commands.shape[1]):
-        seen = one.at(step)
+        seen = one.get_step_observation(step)
         acting.act(seen)
         began = time.thread_time()
-        monitor.look(seen, acting, one.commands[:, step])
+        monitor.score_step(seen, acting, one.commands[:, step])
         spent.append(time.thread_time() - began)
     return 1000.0 * float(np.median(spent[5:]))

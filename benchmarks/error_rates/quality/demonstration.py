@@ -25,16 +25,17 @@ from twinloop.stats.proportion import wilson
 
 _EPISODES = 96  # of simulated data
 _NOTE = (
-    "One in ten episodes is faulty. Recall: faulty episodes that a check which is to find the fault calls suspect or "
-    "bad; precision: faulty ones among all that it does; false alarms: good ones that it does; with Wilson's 95 % "
-    "intervals. "
-    "Simulated: 96 episodes of SO-101 pick and place by the expert, parameters drawn over their default ranges; real: "
-    "the 40 episodes of so101_pick_place_tape. Faults of gripper and actions are of what is commanded and reached; "
-    "ranges are each joint's own in the episode."
+    "One in ten episodes is faulty. Recall: share of faulty episodes that a check for this fault calls suspect or "
+    "bad. Precision: share of faulty episodes among all that this check calls suspect or bad. False alarms: share of "
+    "good episodes that it calls suspect or bad. All have Wilson's 95 % intervals. Simulated: 96 episodes of SO-101 "
+    "pick and place by the expert, parameters drawn over their default ranges. Real: the 40 episodes of "
+    "so101_pick_place_tape. Faults of gripper and actions change commands and reached positions. Ranges are those of "
+    "each joint in the episode."
 )
 _OUTCOMES = (
-    "One in three episodes loses what it holds and is a failure; of the stated outcomes so many are flipped. Nothing "
-    "else tells successes from failures here, so the figures say what the check can do where the cause shows."
+    "In one of three episodes the gripper loses the object, which is a failure. The stated share of outcome labels "
+    "is flipped. Nothing else distinguishes successes from failures here, so the rates hold for episodes in which "
+    "the cause of failure is visible."
 )
 _SHARE = 10  # one in ten episodes is faulty
 _FAILS = 3  # one in three fails, where outcomes are looked at
@@ -89,7 +90,7 @@ def _base(name: str, recordings: list[RecordedEpisode]) -> Base:
     return Base(
         name=name,
         recordings=recordings,
-        measured={check.name: [check.measured(recording) for recording in recordings] for check in checks},
+        measured={check.name: [check.measure_safely(recording) for recording in recordings] for check in checks},
     )
 
 
@@ -131,7 +132,7 @@ def _judged(
 ) -> list[CheckScore]:
     recordings, measured = list(base.recordings), list(base.measured[check.name])
     for place, recording in zip(chosen, faulty, strict=True):
-        rows = check.measured(recording)
+        rows = check.measure_safely(recording)
         if copies:
             recordings.append(recording)
             measured.append(rows)
@@ -143,7 +144,7 @@ def _judged(
 def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tally]:
     """Stated outcomes that are wrong: one in three episodes loses what it holds and fails, some labels are flipped."""
     check = OutcomeConsistency()
-    good = [check.measured(recording) for recording in base.recordings]
+    good = [check.measure_safely(recording) for recording in base.recordings]
     rng = generator(seed, f"quality/outcomes/{base.name}")
     fails = np.arange(len(base.recordings)) % _FAILS == 0
     lost = [
@@ -151,7 +152,8 @@ def outcome_tallies(base: Base, *, repetitions: int, seed: int) -> Iterator[Tall
         for recording, failed in zip(base.recordings, fails, strict=True)
     ]
     measured = [
-        check.measured(recording) if failed else row for recording, row, failed in zip(lost, good, fails, strict=True)
+        check.measure_safely(recording) if failed else row
+        for recording, row, failed in zip(lost, good, fails, strict=True)
     ]
     for share in (0.0, *_FLIPPED):
         planted = found = false = 0
@@ -212,7 +214,7 @@ def tally_table(title: str, found: Sequence[Tally], note: str) -> StudyTable:
         )
         for tally in found
     )
-    head = ("planted", "size", "into", "n", "recall [95 %]", "precision [95 %]", "false alarms [95 %]")
+    head = ("planted", "size", "data", "n", "recall [95 %]", "precision [95 %]", "false alarms [95 %]")
     return StudyTable(title=title, head=head, rows=rows, note=note, figures=tuple(tally.to_json() for tally in found))
 
 

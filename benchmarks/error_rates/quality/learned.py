@@ -29,16 +29,18 @@ _PIXEL_NOISE = 2.0  # of 255: a webcam's in a lit room
 _NOISE = 0.05  # deg, of readings of both sides: half a step of an encoder with 4096 counts a turn
 _SIZE = (48, 64)
 _NOTE = (
-    "Two thirds of one set of episodes are called real, the others simulated, and a quarter of these is planted; "
-    "nothing else tells the sides apart. Recall: planted episodes called suspect; precision: planted ones among "
-    "all that are; false alarms: others that are; with Wilson's 95 % intervals. Simulated: 120 episodes of SO-101 pick "
-    "and place, parameters over their default ranges; real: so101_pick_place_tape. Pictures are made by formula (a "
-    "still background, a thing that moves with the joints, light that differs by episode, noise)."
+    "Two thirds of one set of episodes are called real, the others simulated. A quarter of the simulated ones is "
+    "planted. Nothing else distinguishes the sides. Recall: share of planted episodes called suspect. Precision: "
+    "share of planted episodes among all called suspect. False alarms: share of other episodes called suspect. All "
+    "have Wilson's 95 % intervals. Simulated: 120 episodes of SO-101 pick and place, parameters over their default "
+    "ranges. Real: so101_pick_place_tape. Images are synthetic (a constant background, an object that moves with the "
+    "joints, light that differs by episode, noise)."
 )
 _ALIKE = (
-    "Nothing is planted: one set is split at random into two thirds called real and one third called simulated, again "
-    "and again. Flagged are episodes that are called suspect: certainly unlike the real ones, which is promised to "
-    "befall any of them in at most one of twenty splits, or beyond the fence of real episodes' own scores."
+    "Nothing is planted. One set is repeatedly split at random into two thirds called real and one third called "
+    "simulated. *Flagged* are episodes that are called suspect: either certainly different from the real ones, which "
+    "may happen to any of them in at most one of twenty splits, or beyond the limit from the real episodes' own "
+    "scores."
 )
 
 
@@ -171,7 +173,7 @@ def _set(name: str, recordings: Sequence[RecordedEpisode]) -> _Set:
         episode = recording.episode
         noisy = replace(episode, state=_noisy(episode.state, recording.index))
         made.append(_seen(Replaced(recording), noisy))
-    return _Set(name=name, recordings=made, facts=[OutOfSupport().measured(recording) for recording in made])
+    return _Set(name=name, recordings=made, facts=[OutOfSupport().measure_safely(recording) for recording in made])
 
 
 def _noisy(state: NDArray[np.float64], index: int) -> NDArray[np.float64]:
@@ -194,7 +196,7 @@ def _scores(
     measured = [data.facts[place] for place in real]
     for place in sim:
         recordings.append(_sided(planted.get(place, data.recordings[place]), "sim"))
-        measured.append(check.measured(planted[place]) if place in planted else data.facts[place])
+        measured.append(check.measure_safely(planted[place]) if place in planted else data.facts[place])
     return list(check.judge(recordings, measured))
 
 

@@ -8,10 +8,11 @@ from benchmarks.studies import Study, StudyTable
 
 _EPISODES = 24  # of simulated data
 _NOTE = (
-    "Recall: episodes in which a check that names the defect finds it, with Wilson's 95 % interval; noticed: by any "
-    "check of physics. Precision: episodes with the defect among all that are newly called suspect or bad. Simulated: "
-    "SO-101 pick and place by the expert, parameters drawn over their default ranges; real: the 40 episodes of "
-    "so101_pick_place_tape, whose calibration is unknown, against the nominal so101_tabletop."
+    "Recall: share of planted episodes in which a check for this defect finds it, with Wilson's 95 % interval. "
+    "Noticed: share found by any check of physics. Precision: share of episodes with the defect among all episodes "
+    "that are newly called suspect or bad. Simulated: SO-101 pick and place by the expert, parameters drawn over "
+    "their default ranges. Real: the 40 episodes of so101_pick_place_tape, whose calibration is unknown, against the "
+    "nominal so101_tabletop."
 )
 
 

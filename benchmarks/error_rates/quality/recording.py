@@ -8,10 +8,10 @@ from benchmarks.studies import Study, StudyTable
 
 _EPISODES = 24  # of simulated data, with pictures
 _NOTE = (
-    "Recall: episodes in which a check that names the defect finds it, with Wilson's 95 % interval; noticed: by any "
-    "check of the recording. Precision: episodes with the defect among all that are newly called suspect or bad. Data "
-    "as above, the simulated ones with pictures of 96×128 from two cameras, whose light, textures and places are drawn "
-    "for each episode; the real ones have none."
+    "Recall: share of planted episodes in which a check for this defect finds it, with Wilson's 95 % interval. "
+    "Noticed: share found by any check of the recording. Precision: share of episodes with the defect among all "
+    "episodes that are newly called suspect or bad. Data as above. The simulated episodes have images of 96×128 from "
+    "two cameras, with light, textures and poses drawn for each episode; the real ones have no images."
 )
 
 

@@ -55,8 +55,8 @@ class Replaced(RecordedEpisode):
         """See `RecordedEpisode`."""
         return self.of.cameras if self._pictures is None else tuple(self._pictures)
 
-    def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
+    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
         """See `RecordedEpisode`."""
         if self._pictures is None:
-            return self.of.pictures(camera, frames)
+            return self.of.read_images(camera, frames)
         return self._pictures[camera](range(self.frames) if frames is None else frames)

@@ -65,7 +65,7 @@ def recorded() -> Generator[list[RecordedEpisode]]:
         yield []
         return
     with tempfile.TemporaryDirectory() as folder:
-        yield open_recordings(write_log_dataset([episode.episode() for episode in raw], Path(folder) / "real"))
+        yield open_recordings(write_log_dataset([episode.to_episode() for episode in raw], Path(folder) / "real"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,7 +101,9 @@ class Bench:
         self.source, self.recordings = source, list(recordings)
         opened = open_checks(words, CatalogTwins(named=TWIN))
         self.checks = [check for check in opened if isinstance(check, MeasuringCheck)]
-        self.measured_good = [[check.measured(recording) for recording in self.recordings] for check in self.checks]
+        self.measured_good = [
+            [check.measure_safely(recording) for recording in self.recordings] for check in self.checks
+        ]
         self.before = self._judged(self.recordings, self.measured_good)
 
     def false_alarms(self) -> dict[str, list[CheckScore]]:
@@ -151,7 +153,7 @@ class Bench:
 
     @staticmethod
     def _measured(check: MeasuringCheck, made: Edited, good: Sequence[Measurement]) -> Sequence[Measurement]:
-        return check.measured(made) if made.touched & check.reads else good
+        return check.measure_safely(made) if made.touched & check.reads else good
 
     def _judged(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Sequence[Measurement]]]
@@ -176,7 +178,7 @@ def defects_table(title: str, trials: Sequence[Trial], defects: Mapping[str, Def
             _percent(trial.noticed, trial.planted), _percent(trial.noticed, flagged) if flagged else "–", by or "–",
         ))  # fmt: skip
         figures.append(dict(trial.__dict__))
-    head = ("planted", "size", "into", "n", "recall, % [95 %]", "noticed, %", "precision, %", "found by")
+    head = ("planted", "size", "data", "n", "recall, % [95 %]", "noticed, %", "precision, %", "found by")
     return StudyTable(title=title, head=head, rows=tuple(rows), note=note, figures=tuple(figures))
 
 
@@ -195,7 +197,7 @@ def alarms_table(title: str, benches: Sequence[Bench]) -> StudyTable:
             f"{count} of {total} [{100 * float(interval.low):.1f}, {100 * float(interval.high):.1f} %]", by or "–",
         ))  # fmt: skip
         figures.append({"source": bench.source, "episodes": total, "flagged": count, "by": by})
-    head = ("good data", "episodes", "checks", "told", "alarms", "episodes called suspect or bad [95 %]", "by")
+    head = ("good data", "episodes", "checks", "measured", "alarms", "episodes called suspect or bad [95 %]", "by")
     return StudyTable(title=title, head=head, rows=tuple(rows), figures=tuple(figures))
 
 

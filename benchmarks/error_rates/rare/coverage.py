@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.special import ndtr
 
 from benchmarks.studies import Study, StudyTable, share
-from twinloop.scenario.rare import ScoredPoints, SearchOptions, SearchResult, failure_rate
+from twinloop.scenario.rare_failures import ScoredPoints, SearchOptions, SearchResult, estimate_failure_rate
 
 AXES = 149  # as many as the default draws of the SO-101 have
 _WAY = np.array([0.6, 0.6, 0.529]) / np.linalg.norm([0.6, 0.6, 0.529])  # failures depend on three axes
@@ -38,7 +38,7 @@ def searched(repetitions: int, seed: int) -> StudyTable:
     for both in (False, True):
         for threshold in _THRESHOLDS:
             found = [
-                failure_rate(_planes(threshold, both=both), AXES, SearchOptions(seed=seed + 1 + i))
+                estimate_failure_rate(_planes(threshold, both=both), AXES, SearchOptions(seed=seed + 1 + i))
                 for i in range(repetitions)
             ]
             row = _row(truth(threshold, both=both), found, both=both)
@@ -56,8 +56,8 @@ def searched(repetitions: int, seed: int) -> StudyTable:
             )
     head = ("true rate", "regions", "95 % interval covers", "estimate / truth", "upper / lower end", "warned", "worlds")
     note = (
-        f"{repetitions} searches each among {AXES} axes. ± is one standard error. Width and worlds are medians; warned "
-        "counts searches that say themselves that they are not to be trusted."
+        f"{repetitions} searches each among {AXES} axes. ± is one standard error. Interval width and worlds are "
+        "medians. *Warned* counts searches that report themselves as unreliable."
     )
     return StudyTable(
         title="Searches for failures of known rates", head=head, rows=tuple(rows), note=note, figures=tuple(figures)

@@ -38,7 +38,7 @@ class AuditEntry(JsonRecord):
     sha256: str
 
 
-def append(
+def append_entry(
     connection: sqlite3.Connection,
     *,
     who: str,
@@ -52,19 +52,19 @@ def append(
     seq, before = (last[0] + 1, last[1]) if last else (1, "")
     text = dumps(dict(details))
     row = (seq, now(), who, action, deployment, policy, text, before)
-    digest = _hash(row)
+    digest = _hash_entry(row)
     connection.execute("INSERT INTO release_audit VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", (*row, digest))
     return digest
 
 
-def entries(state: WorkspaceState, deployment: str | None = None) -> list[AuditEntry]:
+def read_entries(state: WorkspaceState, deployment: str | None = None) -> list[AuditEntry]:
     """Return the log, oldest entry first; only of one deployment if it is given."""
     rows = state.rows("SELECT * FROM release_audit ORDER BY seq")
     made = [AuditEntry(**{**row, "details": json.loads(row["details"])}) for row in rows]
     return [entry for entry in made if deployment in (None, entry.deployment)]
 
 
-def standing(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
+def resolve_aliases(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
     """Return the NAME@VERSION of every (deployment, alias) after these entries."""
     found: dict[tuple[str, str], str] = {}
     for entry in log:
@@ -75,7 +75,7 @@ def standing(log: Sequence[AuditEntry]) -> dict[tuple[str, str], str]:
     return found
 
 
-def faults(state: WorkspaceState) -> list[str]:
+def find_chain_faults(state: WorkspaceState) -> list[str]:
     """Return one sentence for each fault of the chain; empty if it is intact."""
     found, before = list[str](), ""
     for number, row in enumerate(state.rows("SELECT * FROM release_audit ORDER BY seq"), start=1):
@@ -85,50 +85,50 @@ def faults(state: WorkspaceState) -> list[str]:
         if row["before"] != before:
             found.append(f"Entry {number} of the audit log does not continue the entry before it.")
         values = tuple(row[name] for name in ("seq", "at", "who", "action", "deployment", "policy", "details"))
-        if _hash((*values, row["before"])) != row["sha256"]:
+        if _hash_entry((*values, row["before"])) != row["sha256"]:
             found.append(f"Entry {number} of the audit log ({row['action']} {row['policy']}) was changed.")
         before = row["sha256"]
     return found
 
 
-def head(state: WorkspaceState) -> tuple[int, str]:
+def read_newest_entry(state: WorkspaceState) -> tuple[int, str]:
     """Return number and hash of the newest entry; 0 and "" for an empty log."""
     row = state.row("SELECT seq, sha256 FROM release_audit ORDER BY seq DESC LIMIT 1")
     return (row["seq"], row["sha256"]) if row else (0, "")
 
 
-def witness(root: Path, state: WorkspaceState) -> None:
+def write_head_file(root: Path, state: WorkspaceState) -> None:
     """Write number and hash of the newest entry to ``policies/audit-head.json`` of a workspace."""
-    seq, digest = head(state)
+    seq, digest = read_newest_entry(state)
     write_json(root / "policies" / WITNESS, {"seq": seq, "sha256": digest})
 
 
-def unwitnessed(root: Path, state: WorkspaceState) -> str | None:
+def compare_head_file(root: Path, state: WorkspaceState) -> str | None:
     """Return how the log contradicts the stored newest entry (removed or replaced entries), or None."""
     path = root / "policies" / WITNESS
     if not path.is_file():
-        count = head(state)[0]
+        count = read_newest_entry(state)[0]
         return f"{path} is missing, but the audit log has {count} entries." if count else None
     try:
         said = read_json(path)
         seq, digest = int(said["seq"]), str(said["sha256"])
     except (InputError, KeyError, TypeError, ValueError) as error:
         return f"{path} is damaged ({error})."
-    lost = missing_head(state, seq, digest)
+    lost = explain_missing_entry(state, seq, digest)
     return lost and f"{lost} The newest entry is recorded in {path}."
 
 
-def missing_head(state: WorkspaceState, seq: int, digest: str) -> str | None:
+def explain_missing_entry(state: WorkspaceState, seq: int, digest: str) -> str | None:
     """Return why the given entry is not in the log; None if it is there."""
     if seq == 0 and not digest:
         return None
     row = state.row("SELECT sha256 FROM release_audit WHERE seq = ?", (seq,))
     if row is None:
-        return f"The audit log had {seq} entries and has {head(state)[0]}: its end was removed."
+        return f"The audit log had {seq} entries and has {read_newest_entry(state)[0]}: its end was removed."
     if row["sha256"] != digest:
         return f"Entry {seq} of the audit log is not the recorded one: the log was rewritten."
     return None
 
 
-def _hash(row: Sequence[Any]) -> str:
+def _hash_entry(row: Sequence[Any]) -> str:
     return sha256_json(list(row))

@@ -28,13 +28,13 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import sha256_bytes, sha256_file, sha256_json
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet
-from twinloop.dataset.lerobot.validation import require_possible
+from twinloop.dataset.lerobot.validation import require_valid_info
 
 MOST_INFO_BYTES = 64 << 20
 _SHOWN = 8  # most datasets that a message lists
 
 
-def checked_info(folder: Path) -> dict[str, Any]:
+def read_checked_info(folder: Path) -> dict[str, Any]:
     """Read ``info.json`` of a LeRobot v3.0 folder and check its values.
 
     Raises:
@@ -42,7 +42,7 @@ def checked_info(folder: Path) -> dict[str, Any]:
     """
     where = folder / layout.INFO
     if not where.is_file():
-        inner = _datasets_in(folder)
+        inner = _find_datasets(folder)
         if inner:
             named = " ".join(shlex.quote(str(path)) for path in inner[:_SHOWN]) + (" …" if len(inner) > _SHOWN else "")
             raise DatasetError(f"{folder} is not a dataset but has {len(inner)}. Add them: `twinloop add {named}`.")
@@ -64,11 +64,11 @@ def checked_info(folder: Path) -> dict[str, Any]:
             f"{folder} is LeRobot {version}; the catalog takes v3.0. Convert it: "
             f"`twinloop import {folder} --output FOLDER`."
         )
-    require_possible(info, folder)
+    require_valid_info(info, folder)
     return info
 
 
-def _datasets_in(folder: Path) -> list[Path]:
+def _find_datasets(folder: Path) -> list[Path]:
     """Return the datasets in the folder's subfolders, up to two levels deep, as in the Hub's OWNER/NAME."""
     found = [path for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{layout.INFO}")]
     return sorted(path.parents[1] for path in found)
@@ -98,7 +98,7 @@ class Fingerprint:
         for _ in range(3):
             try:
                 info = sha256_bytes((folder / layout.INFO).read_bytes())
-                found = {path: _digest(folder / path) for path in episode_files(folder)}
+                found = {path: _hash_size_and_end(folder / path) for path in episode_files(folder)}
                 if info == sha256_bytes((folder / layout.INFO).read_bytes()):
                     return cls(info=info, files=found)
             except FileNotFoundError:
@@ -120,7 +120,7 @@ class Fingerprint:
         value = parse_json(text, where="A stored fingerprint")
         return cls(info=value["info"], files=value["files"])
 
-    def since(self, before: Fingerprint) -> Change:
+    def change_since(self, before: Fingerprint) -> Change:
         """Return the change since ``before``: ``same``, ``grown`` (only new files), or ``changed``."""
         if self == before:
             return "same"
@@ -134,7 +134,7 @@ def episode_files(folder: Path) -> list[str]:
     return [path.relative_to(folder).as_posix() for path in found]
 
 
-def _digest(path: Path) -> str:
+def _hash_size_and_end(path: Path) -> str:
     if path.exists():
         require_regular(path)
     with path.open("rb") as file:
@@ -167,32 +167,32 @@ class Seal:
         """
         file = folder / path
         try:
-            size, digest = file.stat().st_size, sha256_file(file) if whole else _end(file)
+            size, digest = file.stat().st_size, sha256_file(file) if whole else _hash_end(file)
         except (OSError, InputError) as error:
-            raise DatasetError(f"{readable(file)} cannot be read ({error}).") from error
+            raise DatasetError(f"{escape_path(file)} cannot be read ({error}).") from error
         return cls(path=path, bytes=size, sha256=digest, whole=whole)
 
 
-def of_block(path: str) -> bool:
+def is_block_file(path: str) -> bool:
     """Return whether a file belongs to a block; such files never change."""
     return _BLOCK.match(path) is not None
 
 
-def readable(path: Path | str) -> str:
+def escape_path(path: Path | str) -> str:
     """Return a path for a message, with line breaks and other control characters escaped."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in str(path))
 
 
-def sealed_files(folder: Path) -> list[str]:
+def list_sealed_files(folder: Path) -> list[str]:
     """Return the paths of the files of a dataset folder that are sealed, sorted.
 
     Raises:
         DatasetError: a file to seal leads out of the folder, is not a regular file, or has a name that is not text.
     """
-    return sorted(_walk(folder, folder.resolve(), ""))
+    return sorted(_walk_files(folder, folder.resolve(), ""))
 
 
-def _walk(folder: Path, root: Path, below: str) -> Iterator[str]:
+def _walk_files(folder: Path, root: Path, below: str) -> Iterator[str]:
     with os.scandir(folder / below) as entries:
         for entry in entries:
             path = f"{below}/{entry.name}" if below else entry.name
@@ -200,11 +200,11 @@ def _walk(folder: Path, root: Path, below: str) -> Iterator[str]:
                 continue
             if entry.is_symlink() and not Path(entry.path).resolve().is_relative_to(root):
                 if path.partition("/")[0] in _ROOMS:
-                    where = readable(entry.path)
+                    where = escape_path(entry.path)
                     raise DatasetError(f"{where} leaves the dataset's folder. Files outside it are not read.")
             elif entry.is_dir(follow_symlinks=False):
                 if not (Path(entry.path) / layout.INFO).is_file():
-                    yield from _walk(folder, root, path)
+                    yield from _walk_files(folder, root, path)
             elif not entry.is_dir():
                 _require_plain(entry, path)
                 yield path
@@ -212,7 +212,7 @@ def _walk(folder: Path, root: Path, below: str) -> Iterator[str]:
 
 def _require_plain(entry: os.DirEntry[str], path: str) -> None:
     """Refuse a file that is not regular, such as a pipe, because reading it could block forever."""
-    where = readable(entry.path)
+    where = escape_path(entry.path)
     try:
         path.encode()
         regular = stat.S_ISREG(entry.stat().st_mode)
@@ -224,21 +224,21 @@ def _require_plain(entry: os.DirEntry[str], path: str) -> None:
         raise DatasetError(f"{where} is not a regular file. Remove it from the dataset.")
 
 
-def seal(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
+def seal_files(folder: Path, known: Iterable[str] = ()) -> list[Seal]:
     """Compute the present seals of a folder's files, except of block files in ``known``.
 
     Raises:
-        DatasetError: as `sealed_files`, or a table has no readable footer because it was cut off.
+        DatasetError: as `list_sealed_files`, or a table has no readable footer because it was cut off.
     """
-    skipped = {path for path in known if of_block(path)}
-    paths = [path for path in sealed_files(folder) if path not in skipped]
+    skipped = {path for path in known if is_block_file(path)}
+    paths = [path for path in list_sealed_files(folder) if path not in skipped]
     for path in paths:
-        if of_block(path):
+        if is_block_file(path):
             require_footer(folder / path)
     return [Seal.of(folder, path) for path in paths]
 
 
-def seals_of(state: WorkspaceState, batch: str) -> list[Seal]:
+def read_seals(state: WorkspaceState, batch: str) -> list[Seal]:
     """Return the seals of a batch's files."""
     rows = state.rows("SELECT path, bytes, sha256, whole FROM seals WHERE batch = ? ORDER BY path", (batch,))
     return [Seal(path=r["path"], bytes=r["bytes"], sha256=r["sha256"], whole=bool(r["whole"])) for r in rows]
@@ -260,7 +260,7 @@ def require_footer(file: Path) -> None:
             pass
 
 
-def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
+def find_file_fault(folder: Path, before: Seal, *, deep: bool) -> str | None:
     """Return how a file differs from its seal, or None; without ``deep``, large files and blocks by size only."""
     file = folder / before.path
     if not file.is_file():
@@ -270,7 +270,7 @@ def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
     size = file.stat().st_size
     if size != before.bytes:
         return f"has {size} bytes and had {before.bytes} when it was added"
-    read = deep or not before.whole or (size <= _SMALL and not of_block(before.path))
+    read = deep or not before.whole or (size <= _SMALL and not is_block_file(before.path))
     try:
         changed = read and Seal.of(folder, before.path, whole=before.whole).sha256 != before.sha256
     except DatasetError as error:
@@ -278,7 +278,7 @@ def broken(folder: Path, before: Seal, *, deep: bool) -> str | None:
     return "has other bytes than when it was added, though as many" if changed else None
 
 
-def _end(file: Path) -> str:
+def _hash_end(file: Path) -> str:
     with file.open("rb") as handle:
         size = os.fstat(handle.fileno()).st_size
         handle.seek(max(0, size - _VIDEO_END))

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from twinloop.catalog.limits import QueryLimits, StatementTimeoutError
-from twinloop.catalog.statements import explained, require_reading
+from twinloop.catalog.statements import require_read_only, translate_errors
 from twinloop.core.errors import DatasetError, InputError
 
 if TYPE_CHECKING:
@@ -55,12 +55,12 @@ class QueryEngine:
         self._files: ReadableFiles | None = None
         # Without a folder for temporary files: DuckDB allows statements to write to it.
         settings = {"python_enable_replacements": False, "temp_directory": "", **limits.settings()}
-        with explained(()):
+        with translate_errors(()):
             self._connection: duckdb.DuckDBPyConnection = duckdb.connect(":memory:", config=settings)
             for setting in _LOCKED:
                 self._connection.execute(setting)
 
-    def show(self, name: str, table: pa.Table) -> None:
+    def register_table(self, name: str, table: pa.Table) -> None:
         """Create a view of a table in memory; it replaces an earlier view of that name."""
         import duckdb
 
@@ -73,23 +73,23 @@ class QueryEngine:
             raise KeyboardInterrupt from error
         self.views.add(name)
 
-    def show_sql(self, name: str, sql: str) -> None:
+    def create_sql_view(self, name: str, sql: str) -> None:
         """Create a view from an internal SQL statement over other views."""
-        with self._explained():
+        with self._translate_errors():
             self._connection.execute(f'CREATE OR REPLACE VIEW "{name}" AS {sql}')
         self.views.add(name)
 
-    def show_files(self, name: str, files: Sequence[Path]) -> None:
+    def create_file_view(self, name: str, files: Sequence[Path]) -> None:
         """Create a view of Parquet files."""
-        self.show_sql(name, f"SELECT * FROM {self.parquet(files)}")  # noqa: S608 - our own
+        self.create_sql_view(name, f"SELECT * FROM {self.format_parquet_sql(files)}")  # noqa: S608 - our own
 
-    def hide(self, name: str) -> None:
+    def drop_view(self, name: str) -> None:
         """Remove a view of `show_sql` or `show_files`, if it exists."""
         if name in self.views:
             self._connection.execute(f'DROP VIEW "{name}"')
             self.views.discard(name)
 
-    def parquet(self, files: Sequence[Path]) -> str:
+    def format_parquet_sql(self, files: Sequence[Path]) -> str:
         """Return the SQL that reads Parquet files as one table, with columns matched by name.
 
         Raises:
@@ -103,7 +103,7 @@ class QueryEngine:
 
             self._files = ReadableFiles()
             self._connection.register_filesystem(self._files)
-        names = ", ".join(quoted(name) for name in self._files.names(files))
+        names = ", ".join(quote_literal(name) for name in self._files.assign_names(files))
         return f"read_parquet([{names}], union_by_name = true)"
 
     def query(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
@@ -120,11 +120,11 @@ class QueryEngine:
                 of time or memory.
             DatasetError: a file of a view cannot be read.
         """
-        return self._run(lambda: self._checked(sql, parameters, most_rows))
+        return self._run(lambda: self._run_checked(sql, parameters, most_rows))
 
     def query_unchecked(self, sql: str, parameters: Parameters = ()) -> pa.Table | None:
         """Run a statement without the check of `catalog.statements`, to test the database's own protection."""
-        return self._run(lambda: self._answer(sql, parameters))
+        return self._run(lambda: self._execute(sql, parameters))
 
     def columns(self) -> Mapping[str, list[str]]:
         """Return the column names of every view, by view name."""
@@ -142,7 +142,7 @@ class QueryEngine:
     def _run(self, work: Callable[[], pa.Table]) -> pa.Table:
         import duckdb
 
-        with self._lock, self._explained():
+        with self._lock, self._translate_errors():
             try:
                 return self.limits.run(work, self._connection.interrupt)
             except StatementTimeoutError as error:
@@ -152,24 +152,24 @@ class QueryEngine:
                 self.usable = False
                 raise
 
-    def _checked(self, sql: str, parameters: Parameters, most_rows: int | None) -> pa.Table:
+    def _run_checked(self, sql: str, parameters: Parameters, most_rows: int | None) -> pa.Table:
         _require_flat(parameters)
-        require_reading(self._connection, sql)
-        return self._answer(sql, parameters, most_rows)
+        require_read_only(self._connection, sql)
+        return self._execute(sql, parameters, most_rows)
 
-    def _answer(self, sql: str, parameters: Parameters, most_rows: int | None = None) -> pa.Table:
+    def _execute(self, sql: str, parameters: Parameters, most_rows: int | None = None) -> pa.Table:
         """Run a statement and return its rows."""
         connection = self._connection
         connection.execute("BEGIN TRANSACTION READ ONLY")
         try:
             relation = connection.sql(sql, params=parameters or None)
             # DuckDB returns nothing for a statement that is not a query.
-            return pa.table({}) if relation is None else _told_apart(self._collected(relation, most_rows))
+            return pa.table({}) if relation is None else _make_names_unique(self._collect_rows(relation, most_rows))
         finally:
             with contextlib.suppress(Exception):  # a statement that failed has ended it already
                 connection.rollback()
 
-    def _collected(self, relation: duckdb.DuckDBPyRelation, most_rows: int | None) -> pa.Table:
+    def _collect_rows(self, relation: duckdb.DuckDBPyRelation, most_rows: int | None) -> pa.Table:
         """Return the rows of a result.
 
         Raises:
@@ -194,9 +194,9 @@ class QueryEngine:
             return pa.Table.from_batches(batches, reader.schema)
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         """Convert DuckDB's errors to errors of twinloop that show the files' paths."""
-        with explained(self.columns, self._files.with_paths if self._files else str):
+        with translate_errors(self.columns, self._files.restore_paths if self._files else str):
             yield
 
 
@@ -213,7 +213,7 @@ def _require_flat(parameters: Parameters) -> None:
     )
 
 
-def _told_apart(answer: pa.Table) -> pa.Table:
+def _make_names_unique(answer: pa.Table) -> pa.Table:
     """Make all column names unique; otherwise dictionaries, JSON and Parquet would keep one column per name."""
     names, counts, taken = list[str](), dict[str, int](), set(answer.column_names)
     for name in answer.column_names:
@@ -226,6 +226,6 @@ def _told_apart(answer: pa.Table) -> pa.Table:
     return answer if names == answer.column_names else answer.rename_columns(names)
 
 
-def quoted(text: str) -> str:
+def quote_literal(text: str) -> str:
     """Return a text as a quoted SQL literal."""
     return "'" + text.replace("'", "''") + "'"

@@ -15,9 +15,9 @@ from twinloop.core.documents import parse_json, read_json, read_json_lines
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.content_ids import compute_content_ids
 from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
-from twinloop.dataset.lerobot.validation import require_places, require_within
+from twinloop.dataset.lerobot.validation import require_frames_within, require_whole_numbers
 
 _PROVENANCE, _DRAWN = "provenance/", "provenance/rand."
 _PLACE = ("episode_index", "length", "tasks", "data/chunk_index", "data/file_index")
@@ -47,7 +47,7 @@ class FolderMetadata:
     licence: str | None
 
     @classmethod
-    def at(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
+    def read_from(cls, path: Path, batch: str, info: Mapping[str, Any], source: str) -> FolderMetadata:
         """Read the metadata that hold for all episodes of a folder."""
         units, spec = path / layout.UNIT_MAP, path / layout.SPEC
         licence = read_json(spec).get("licence") if spec.is_file() else None
@@ -81,7 +81,7 @@ def read_rows(folder: FolderMetadata, files: Sequence[str]) -> EpisodeTableRows:
     Raises:
         DatasetError: a file is damaged, lacks columns, or has an impossible value.
     """
-    found = [_file_rows(folder, name) for name in files]
+    found = [_read_file_rows(folder, name) for name in files]
     if not found:
         return EpisodeTableRows(episodes=EPISODES.schema.empty_table(), params=PARAMS.schema.empty_table())
     return EpisodeTableRows(
@@ -90,63 +90,66 @@ def read_rows(folder: FolderMetadata, files: Sequence[str]) -> EpisodeTableRows:
     )
 
 
-def _file_rows(folder: FolderMetadata, name: str) -> EpisodeTableRows:
+def _read_file_rows(folder: FolderMetadata, name: str) -> EpisodeTableRows:
     path = folder.path / name
     with open_parquet(path) as file:
         present = file.schema_arrow.names
     require_columns(_PLACE, present, where=str(path))
     wanted = [n for n in present if n in _PLACE or n.startswith(_PROVENANCE)]
     table = read_table(path, wanted)
-    require_places(table, [n for n in _PLACE if n != "tasks"], where=str(path))
-    require_within(table, folder.info["total_frames"], where=str(path))
-    ids = _ids(folder, table)
-    columns = _columns(folder, name, table, ids)
+    require_whole_numbers(table, [n for n in _PLACE if n != "tasks"], where=str(path))
+    require_frames_within(table, folder.info["total_frames"], where=str(path))
+    ids = _find_episode_ids(folder, table)
+    columns = _build_columns(folder, name, table, ids)
     schema = EPISODES.schema
-    episodes = pa.Table.from_arrays([_fitting(columns[f.name], f, len(table), path) for f in schema], schema=schema)
-    return EpisodeTableRows(episodes=episodes, params=_params(table, ids, path))
+    episodes = pa.Table.from_arrays([_cast_column(columns[f.name], f, len(table), path) for f in schema], schema=schema)
+    return EpisodeTableRows(episodes=episodes, params=_build_param_rows(table, ids, path))
 
 
-def _ids(folder: FolderMetadata, table: pa.Table) -> list[str]:
+def _find_episode_ids(folder: FolderMetadata, table: pa.Table) -> list[str]:
     """Return the episode ids: the stored ones, or hashes of the content for episodes without one."""
     column = f"{_PROVENANCE}episode_id"
     given = table[column].to_pylist() if column in table.column_names else [None] * len(table)
     names = [str(name or "") for name in given]
     nameless = [i for i, name in enumerate(names) if not name]
     if nameless:
-        made = content_ids(folder.path, folder.info, table.take(nameless), folder.source)
+        made = compute_content_ids(folder.path, folder.info, table.take(nameless), folder.source)
         for i, name in zip(nameless, made, strict=True):
             names[i] = name
     return names
 
 
-def _columns(folder: FolderMetadata, name: str, table: pa.Table, ids: Sequence[str]) -> dict[str, Any]:
+def _build_columns(folder: FolderMetadata, name: str, table: pa.Table, ids: Sequence[str]) -> dict[str, Any]:
     fps = float(folder.info["fps"])
     tasks = table["tasks"].to_pylist()
-    source = _text(table, "source") or [None] * len(table)
+    source = _read_text_column(table, "source") or [None] * len(table)
     real = [(item or folder.source) == "real" for item in source]
-    extra = _extra(folder, name, table)
+    extra = _read_extra(folder, name, table)
     columns: dict[str, Any] = {
         "episode_id": ids,
         "batch": [folder.batch] * len(table),
         "episode_index": table["episode_index"],
-        "number": _filled(table, "number", -1),
+        "number": _fill_column(table, "number", -1),
         "frames": table["length"],
         "fps": [fps] * len(table),
         "duration_s": pc.divide(pc.cast(table["length"], pa.float64()), fps),
         "robot_type": [str(folder.info.get("robot_type") or "")] * len(table),
         "task": ["; ".join(item or ()) for item in tasks],
         "source": [item or folder.source for item in source],
-        "seed": _unless(real, table, "seed"),
-        "attempt": _unless(real, table, "attempt"),
-        "success": _provenance(table, "success"),
-        "valid": _filled(table, "valid", value=True),
-        "parents": [_list(text, folder.path) for text in _text(table, "parent_episode_ids") or [None] * len(table)],
+        "seed": _mask_column(real, table, "seed"),
+        "attempt": _mask_column(real, table, "attempt"),
+        "success": _provenance_column(table, "success"),
+        "valid": _fill_column(table, "valid", value=True),
+        "parents": [
+            _parse_list(text, folder.path)
+            for text in _read_text_column(table, "parent_episode_ids") or [None] * len(table)
+        ],
         "cameras": [folder.cameras] * len(table),
         "licence": [folder.licence] * len(table),
         "extra": [dumps(item) if item else None for item in extra],
     }
     for target, origin in _TAKEN.items():
-        columns[target] = _text(table, origin)
+        columns[target] = _read_text_column(table, origin)
     columns["units"] = columns["units"] or [folder.units] * len(table)
     columns["transforms"] = columns["transforms"] or [
         dumps(item["transforms"]) if item.get("transforms") else None for item in extra
@@ -154,47 +157,47 @@ def _columns(folder: FolderMetadata, name: str, table: pa.Table, ids: Sequence[s
     return columns
 
 
-def _provenance(table: pa.Table, name: str) -> pa.ChunkedArray | None:
+def _provenance_column(table: pa.Table, name: str) -> pa.ChunkedArray | None:
     column = f"{_PROVENANCE}{name}"
     return table[column] if column in table.column_names else None
 
 
-def _text(table: pa.Table, name: str) -> list[str | None] | None:
+def _read_text_column(table: pa.Table, name: str) -> list[str | None] | None:
     """Return a text column of the provenance with None for empty texts; None if the column does not exist."""
-    column = _provenance(table, name)
+    column = _provenance_column(table, name)
     return None if column is None else [str(value) if value else None for value in column.to_pylist()]
 
 
-def _filled(table: pa.Table, name: str, value: Any) -> Any:
-    column = _provenance(table, name)
+def _fill_column(table: pa.Table, name: str, value: Any) -> Any:
+    column = _provenance_column(table, name)
     return [value] * len(table) if column is None else pc.fill_null(column, value)
 
 
-def _unless(absent: Sequence[bool], table: pa.Table, name: str) -> list[Any] | None:
-    column = _provenance(table, name)
+def _mask_column(absent: Sequence[bool], table: pa.Table, name: str) -> list[Any] | None:
+    column = _provenance_column(table, name)
     if column is None:
         return None
     return [None if no else value for no, value in zip(absent, column.to_pylist(), strict=True)]
 
 
-def _list(text: str | None, where: Path) -> list[str]:
-    with layout.understood(f"provenance/parent_episode_ids of {where}"):
+def _parse_list(text: str | None, where: Path) -> list[str]:
+    with layout.wrap_parse_errors(f"provenance/parent_episode_ids of {where}"):
         return [str(item) for item in parse_json(text, where="the list")] if text else []
 
 
-def _extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
+def _read_extra(folder: FolderMetadata, name: str, table: pa.Table) -> list[Mapping[str, Any]]:
     """Return the provenance facts that have no column; they are in a separate file per block."""
     path = folder.path / name.replace("meta/episodes/", "twinloop/provenance/").replace(".parquet", ".jsonl")
     if not path.is_file() or not path.resolve().is_relative_to(folder.path.resolve()):
         return [{}] * len(table)
     by_index: dict[int, Mapping[str, Any]] = {}
-    with layout.understood(str(path)):
+    with layout.wrap_parse_errors(str(path)):
         for _, value in read_json_lines(path):
             by_index[value["episode_index"]] = value.get("extra") or {}
     return [by_index.get(index, {}) for index in table["episode_index"].to_pylist()]
 
 
-def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
+def _cast_column(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
     """Convert a column to the catalog's type.
 
     Raises:
@@ -215,27 +218,27 @@ def _fitting(values: Any, field: pa.Field, rows: int, path: Path) -> pa.Array:
     return made
 
 
-def _params(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
+def _build_param_rows(table: pa.Table, ids: Sequence[str], path: Path) -> pa.Table:
     """Return one row per parameter of each episode, sorted by name for fast access to one parameter."""
     columns = [name for name in table.column_names if name.startswith(_DRAWN)]
-    names = _exact_names(table, columns)
+    names = _parse_parameter_names(table, columns)
     order = sorted(range(len(columns)), key=lambda i: names[i])
     parts = [pa.table({"episode_id": [], "name": [], "value": []}, schema=PARAMS.schema)]
     keys = pa.array(ids, pa.string())
     for i in order:
         field = pa.field(columns[i], pa.float64())
-        values = _fitting(table[columns[i]], field, len(table), path)
+        values = _cast_column(table[columns[i]], field, len(table), path)
         rows = pa.Table.from_arrays([keys, pa.repeat(names[i], len(table)), values], schema=PARAMS.schema)
         parts.append(rows.filter(values.is_valid()))
     return pa.concat_tables(parts)
 
 
-def _exact_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
+def _parse_parameter_names(table: pa.Table, columns: Sequence[str]) -> list[str]:
     """Return the parameters' names; a column name has dots for slashes, but a parameter's name may have dots too."""
-    texts = _text(table, "randomization") or []
+    texts = _read_text_column(table, "randomization") or []
     exact: dict[str, str] = {}
     for text in (item for item in texts if item):
-        with layout.understood("provenance/randomization"):
+        with layout.wrap_parse_errors("provenance/randomization"):
             exact |= {
                 f"{_DRAWN}{name.replace('/', '.')}": name for name in parse_json(text, where="a recorded distribution")
             }

@@ -11,27 +11,27 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from twinloop.catalog.adding import key_of, write_seals
+from twinloop.catalog.adding import encode_episode_id, write_seals
 from twinloop.catalog.dataset_folder import (
     Fingerprint,
     Seal,
-    broken,
+    escape_path,
+    find_file_fault,
+    is_block_file,
     is_sealed,
-    of_block,
-    readable,
+    list_sealed_files,
+    read_seals,
     require_footer,
-    seal,
-    sealed_files,
-    seals_of,
+    seal_files,
 )
 from twinloop.catalog.parts import PATTERN, PartFile, PartStore
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
-from twinloop.catalog.shown import damaged
 from twinloop.catalog.state import WorkspaceState
+from twinloop.catalog.view_tables import find_damaged_files
 from twinloop.core.errors import DatasetError, TwinloopError
 from twinloop.core.files import sha256_file
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.content_ids import compute_content_ids
 from twinloop.dataset.lerobot.parquet import read_table
 from twinloop.dataset.lerobot.reader import DatasetReader
 
@@ -58,47 +58,49 @@ def check_batch(
         yield f"{folder} is missing, or is no longer a dataset.", "find"
         return
     try:
-        damaged = list(_files(parts, row, folder, note, deep=deep))
+        damaged = list(_check_files(parts, row, folder, note, deep=deep))
     except DatasetError as error:
         yield str(error), "copy"
         return
     if damaged:
         yield from damaged
         return
-    if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
+    if Fingerprint.of(folder).change_since(Fingerprint.from_text(row["files"])) == "changed":
         yield f"{folder} was rewritten since it was added.", "add"
         return
     try:
-        yield from _episodes(parts, row, folder, deep=deep)
+        yield from _check_episodes(parts, row, folder, deep=deep)
     except TwinloopError as error:
         yield f"{folder}: {error}", "copy"
 
 
-def _files(
+def _check_files(
     parts: PartStore, row: Mapping[str, Any], folder: Path, note: Callable[[str], None], *, deep: bool
 ) -> Iterator[tuple[str, Repair]]:
     """Yield changed files. In a rewritten folder all names or sizes differ; the fingerprint reports that."""
-    batch, seals = row["batch"], seals_of(parts.state, row["batch"])
-    wrong = [(item, what) for item in seals if (what := broken(folder, item, deep=deep)) is not None]
-    blocks = [(item, what) for item, what in wrong if of_block(item.path)]
+    batch, seals = row["batch"], read_seals(parts.state, row["batch"])
+    wrong = [(item, what) for item in seals if (what := find_file_fault(folder, item, deep=deep)) is not None]
+    blocks = [(item, what) for item, what in wrong if is_block_file(item.path)]
     if {item.path.partition("/")[0] for item, what in blocks if "other bytes" not in what} >= {"meta", "data"}:
         return  # the folder has another dataset; its fingerprint is checked next
-    new = sorted(set(sealed_files(folder)) - {item.path for item in seals})
+    new = sorted(set(list_sealed_files(folder)) - {item.path for item in seals})
     grown = any(path.startswith("meta/episodes/") for path in new)
     for item, what in blocks if grown else wrong:  # a dataset that grew has other metadata
-        yield f"{readable(folder / item.path)} {what}.", "copy" if of_block(item.path) else "meant"
+        yield f"{escape_path(folder / item.path)} {what}.", "copy" if is_block_file(item.path) else "meant"
     if deep:
         known = {item.path for item, _ in wrong}
-        yield from _footers(folder, [item.path for item in seals if of_block(item.path) and item.path not in known])
-    extra = [path for path in new if is_sealed(seals) or (seals and of_block(path))]
+        yield from _check_footers(
+            folder, [item.path for item in seals if is_block_file(item.path) and item.path not in known]
+        )
+    extra = [path for path in new if is_sealed(seals) or (seals and is_block_file(path))]
     if extra:
-        what = f"{len(extra)} files that are not in the catalog, such as {readable(extra[0])}"
-        yield f"{readable(folder)} has {what}.", "add"
+        what = f"{len(extra)} files that are not in the catalog, such as {escape_path(extra[0])}"
+        yield f"{escape_path(folder)} has {what}.", "add"
     if deep and not wrong:
-        _seal_rest(parts.state, batch, folder, seals, note)
+        _seal_missing_files(parts.state, batch, folder, seals, note)
 
 
-def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
+def _check_footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
     """Yield tables with unchanged bytes that cannot be read: they were damaged when they were added."""
     for path in paths:
         try:
@@ -107,31 +109,33 @@ def _footers(folder: Path, paths: list[str]) -> Iterator[tuple[str, Repair]]:
             yield f"{error} It was already damaged when it was added.", "copy"
 
 
-def _seal_rest(
+def _seal_missing_files(
     state: WorkspaceState, batch: str, folder: Path, seals: Sequence[Seal], note: Callable[[str], None]
 ) -> None:
     """Seal the files that an earlier version left out: whole videos, and files outside of blocks."""
     fresh = [Seal.of(folder, item.path) for item in seals if not item.whole]
     if seals and not is_sealed(seals):
-        fresh += [item for item in seal(folder, [item.path for item in seals]) if not of_block(item.path)]
+        fresh += [item for item in seal_files(folder, [item.path for item in seals]) if not is_block_file(item.path)]
     if fresh:
         with state.transaction() as connection:
             write_seals(connection, batch, fresh)
         note(f"{len(fresh)} files of batch {batch} were sealed now. Earlier changes cannot be detected.")
 
 
-def _episodes(parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: bool) -> Iterator[tuple[str, Repair]]:
+def _check_episodes(
+    parts: PartStore, row: Mapping[str, Any], folder: Path, *, deep: bool
+) -> Iterator[tuple[str, Repair]]:
     reader = DatasetReader(folder)
     held = parts.state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
     named = {item["episode_index"]: item["episode_id"] for item in held}
-    for index, name in _names(reader, row["source"], deep=deep):
-        if named.get(index, key_of(name)) != key_of(name):
+    for index, name in _read_episode_ids(reader, row["source"], deep=deep):
+        if named.get(index, encode_episode_id(name)) != encode_episode_id(name):
             yield f"Episode {index} of {folder} is {name[:16]}…, but another episode in the catalog. It changed.", "add"
     if deep:
-        yield from _videos(reader)
+        yield from _check_videos(reader)
 
 
-def _names(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[int, str]]:
+def _read_episode_ids(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[int, str]]:
     """Yield the index and the stored id of each episode; with ``deep`` also ids computed from the content."""
     for path in sorted((reader.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
         rows = read_table(path)
@@ -141,11 +145,11 @@ def _names(reader: DatasetReader, source: str, *, deep: bool) -> Iterator[tuple[
         nameless = [i for i, name in enumerate(carried) if not name]
         if deep and nameless:
             chosen = rows.select(_PLACE).take(nameless)
-            names = content_ids(reader.path, reader.info, chosen, source)
+            names = compute_content_ids(reader.path, reader.info, chosen, source)
             yield from zip(chosen["episode_index"].to_pylist(), names, strict=True)
 
 
-def _videos(reader: DatasetReader) -> Iterator[tuple[str, Repair]]:
+def _check_videos(reader: DatasetReader) -> Iterator[tuple[str, Repair]]:
     """Check that the first and the last frame of each episode can be decoded."""
     for camera in reader.cameras:
         for index, length in enumerate(reader.lengths.tolist()):
@@ -174,15 +178,15 @@ class FsckFinding:
 def check_parts(parts: PartStore) -> Iterator[FsckFinding]:
     """Check every part against the list of parts, its hash and its footer; report files that are not listed."""
     for table in TABLES:
-        listed = {part.part: part for part in parts.listed(table)}
+        listed = {part.part: part for part in parts.list_parts(table)}
         for part in listed.values():
             yield from _check_part(parts, part)
-        yield from _unlisted(parts, table, set(listed))
+        yield from _find_unlisted_files(parts, table, set(listed))
 
 
-def check_kept(parts: PartStore) -> Iterator[FsckFinding]:
+def check_cache(parts: PartStore) -> Iterator[FsckFinding]:
     """Check the cache files against the hashes in their names."""
-    for path in damaged(parts.folder):
+    for path in find_damaged_files(parts.folder):
         where = path.relative_to(parts.folder.parent).as_posix()
         yield FsckFinding(
             kind="kept",
@@ -195,7 +199,7 @@ def check_kept(parts: PartStore) -> Iterator[FsckFinding]:
 
 def check_index(parts: PartStore) -> Iterator[FsckFinding]:
     """Check that the episode locations in SQLite agree with the parts."""
-    state, episodes = parts.state, parts.listed(EPISODES.name)
+    state, episodes = parts.state, parts.list_parts(EPISODES.name)
     try:
         tables = [
             pq.read_table(parts.path(EPISODES.name, part.part), columns=["batch", "episode_index", "episode_id"])
@@ -209,7 +213,7 @@ def check_index(parts: PartStore) -> Iterator[FsckFinding]:
         held = state.rows("SELECT episode_id, episode_index FROM places WHERE batch = ?", (row["batch"],))
         said = {(item["episode_id"], item["episode_index"]) for item in held}
         meant = zip(mine["episode_id"].to_pylist(), mine["episode_index"].to_pylist(), strict=True)
-        if {(key_of(name), index) for name, index in meant} != said or len(mine) != row["episodes"]:
+        if {(encode_episode_id(name), index) for name, index in meant} != said or len(mine) != row["episodes"]:
             yield FsckFinding(
                 kind="index",
                 where=f"batch {row['batch']}",
@@ -242,7 +246,7 @@ _REMEDIES = {
 }
 
 
-def part_is_damaged(parts: PartStore, part: PartFile) -> bool:
+def is_part_damaged(parts: PartStore, part: PartFile) -> bool:
     """Return whether a part differs from the committed file."""
     return next(_check_part(parts, part), None) is not None
 
@@ -251,14 +255,14 @@ def _check_part(parts: PartStore, part: PartFile) -> Iterator[FsckFinding]:
     path = parts.path(part.table_name, part.part)
     name = f"catalog/{part.table_name}/{part.part}"
     if not path.is_file():
-        yield _lost(name, part, f"{name} ({part.rows} rows) is missing.")
+        yield _make_part_finding(name, part, f"{name} ({part.rows} rows) is missing.")
     elif path.stat().st_size != part.bytes:
-        yield _lost(name, part, f"{name} has {path.stat().st_size} bytes; {part.bytes} were committed.")
+        yield _make_part_finding(name, part, f"{name} has {path.stat().st_size} bytes; {part.bytes} were committed.")
     elif sha256_file(path) != part.sha256:
-        yield _lost(name, part, f"{name} differs from the committed file ({part.rows} rows).")
+        yield _make_part_finding(name, part, f"{name} differs from the committed file ({part.rows} rows).")
 
 
-def _lost(name: str, part: PartFile, what: str) -> FsckFinding:
+def _make_part_finding(name: str, part: PartFile, what: str) -> FsckFinding:
     joined = part.table_name in (EPISODES.name, PARAMS.name) and part.run_id is None
     if joined or part.batch is not None:
         whose = f"batch {part.batch}" if part.batch else "several batches"
@@ -272,7 +276,7 @@ def _lost(name: str, part: PartFile, what: str) -> FsckFinding:
     )
 
 
-def _unlisted(parts: PartStore, table: str, listed: set[str]) -> Iterator[FsckFinding]:
+def _find_unlisted_files(parts: PartStore, table: str, listed: set[str]) -> Iterator[FsckFinding]:
     retired = {row["path"] for row in parts.state.rows("SELECT path FROM retired")}
     folder = parts.folder / table
     for path in sorted({*folder.glob(PATTERN), *folder.glob(".part-*")}):

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from twinloop.catalog import audit
-from twinloop.catalog.frozen import FOLDER, list_hash, read_list
+from twinloop.catalog.dataset_versions import FOLDER, hash_episode_list, read_episode_list
 from twinloop.catalog.fsck import FsckFinding
 from twinloop.catalog.parts import PartStore, ulid
-from twinloop.catalog.querying import without_secrets
+from twinloop.catalog.querying import redact_run
 from twinloop.catalog.schema import EVALUATIONS, SCORES
 from twinloop.catalog.state import NewerStateError, UnreachableStateError, WorkspaceState
-from twinloop.catalog.state_digests import changed_tables, count_file, read_count, read_hash
+from twinloop.catalog.state_digests import count_file, find_changed_tables, read_count, read_hash
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_file
 
@@ -46,21 +46,21 @@ def check_state(path: Path) -> list[FsckFinding]:
     except (NewerStateError, UnreachableStateError):
         raise
     except DatasetError as error:
-        return [_damaged(path, str(error))]
+        return [_make_state_finding(path, str(error))]
     if answer != ["ok"]:
-        return [_damaged(path, f"{path} is damaged: {'; '.join(answer)}.")]
+        return [_make_state_finding(path, f"{path} is damaged: {'; '.join(answer)}.")]
     if not _has_our_header(path):
-        return [_damaged(path, f"{path} is damaged: its header is not one that twinloop writes.")]
+        return [_make_state_finding(path, f"{path} is damaged: its header is not one that twinloop writes.")]
     if lost > 0:
         what = f"{path} lacks its last {lost} commits: it is an older copy, or its write-ahead log was damaged."
-        return [_damaged(path, what)]
+        return [_make_state_finding(path, what)]
     return []
 
 
 def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
     """Find tables with rows that were changed outside of a commit, and check the file that counts the commits."""
     with state.snapshot() as connection:
-        changed = _changed(connection)
+        changed = _find_changed_tables(connection)
     for table in changed:
         yield FsckFinding(
             kind="rows",
@@ -89,9 +89,9 @@ def check_rows(state: WorkspaceState) -> Iterator[FsckFinding]:
         )
 
 
-def _changed(connection: sqlite3.Connection) -> list[str]:
+def _find_changed_tables(connection: sqlite3.Connection) -> list[str]:
     try:
-        return changed_tables(connection)
+        return find_changed_tables(connection)
     except (sqlite3.Error, OverflowError):
         return ["its tables"]
 
@@ -102,7 +102,7 @@ def _has_our_header(path: Path) -> bool:
     return len(header) == 100 and all(struct.unpack_from(form, header, at) == value for at, form, value in _HEADER)
 
 
-def _damaged(path: Path, what: str) -> FsckFinding:
+def _make_state_finding(path: Path, what: str) -> FsckFinding:
     return FsckFinding(
         kind="state",
         where=path.name,
@@ -112,18 +112,18 @@ def _damaged(path: Path, what: str) -> FsckFinding:
     )
 
 
-def check_frozen(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
+def check_dataset_versions(catalog: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     """Check the episode list of every dataset version, and find rows that refer to missing rows."""
     known = set[str]()
     for row in state.rows("SELECT name, version, hash, sha256, episodes FROM datasets ORDER BY name, version"):
         known.add(row["hash"])
         where = f"dataset {row['name']}@{row['version']}"
         try:
-            ids = read_list(catalog, row["hash"], row["sha256"])
+            ids = read_episode_list(catalog, row["hash"], row["sha256"])
         except DatasetError as error:
             yield FsckFinding(kind="frozen", where=where, what=str(error), remedy=_REMEDY)
             continue
-        if list_hash(ids) != row["hash"] or len(ids) != row["episodes"]:
+        if hash_episode_list(ids) != row["hash"] or len(ids) != row["episodes"]:
             what = f"Its row has {row['episodes']} episodes and another hash; its list has {len(ids)}."
             yield FsckFinding(kind="frozen", where=where, what=what, remedy="Restore a copy of state.sqlite.")
     for row in state.rows("SELECT policy, dataset FROM policy_datasets ORDER BY policy, dataset"):
@@ -155,27 +155,28 @@ _BACK = "Restore a copy of state.sqlite and of policies/. Anyone who can write t
 
 def check_release(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     """Find changed policy versions, leftover folders, a changed audit log, and aliases that contradict the log."""
-    yield from _versions(root, state)
-    faults = audit.faults(state)
-    head = audit.unwitnessed(root, state)
+    yield from _check_policy_versions(root, state)
+    faults = audit.find_chain_faults(state)
+    head = audit.compare_head_file(root, state)
     for what in [*faults, *([head] if head else [])]:
         yield FsckFinding(kind="audit", where="release_audit", what=what, remedy=_BACK)
-    said = audit.standing(audit.entries(state)) if not faults else {}
+    said = audit.resolve_aliases(audit.read_entries(state)) if not faults else {}
     rows = state.rows("SELECT deployment, alias, policy FROM policy_aliases")
     held = {(row["deployment"], row["alias"]): row["policy"] for row in rows}
     for key in sorted(said.keys() | held.keys()) if not faults else []:
         if said.get(key) != held.get(key):
             deployment, alias = key
-            what = f"The {alias} of {deployment} is {_or(held.get(key))}, but the audit log has {_or(said.get(key))}."
+            registered, logged = _format_policy(held.get(key)), _format_policy(said.get(key))
+            what = f"The {alias} of {deployment} is {registered}, but the audit log has {logged}."
             yield FsckFinding(kind="audit", where=f"policy_aliases {alias}", what=what, remedy=_BACK)
 
 
-def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
+def _check_policy_versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
     known = set[Path]()
     for row in state.rows("SELECT name, version, record FROM policy_versions ORDER BY name, version"):
         folder = root / "policies" / row["name"] / str(row["version"])
         known.add(folder)
-        wrong = different(folder, json.loads(row["record"])["files"])
+        wrong = describe_changed_files(folder, json.loads(row["record"])["files"])
         if wrong:
             yield FsckFinding(
                 kind="policy",
@@ -194,7 +195,7 @@ def _versions(root: Path, state: WorkspaceState) -> Iterator[FsckFinding]:
             )
 
 
-def different(folder: Path, files: Mapping[str, str]) -> str:
+def describe_changed_files(folder: Path, files: Mapping[str, str]) -> str:
     """Describe the files that were removed, added or changed in a folder; empty if there are none.
 
     Args:
@@ -212,7 +213,7 @@ def different(folder: Path, files: Mapping[str, str]) -> str:
     )
 
 
-def _or(policy: str | None) -> str:
+def _format_policy(policy: str | None) -> str:
     return policy or "nobody"
 
 
@@ -222,7 +223,7 @@ _ORDERED = (SCORES.name, EVALUATIONS.name)  # tables whose views show the rows t
 def check_order(parts: PartStore) -> Iterator[FsckFinding]:
     """Find parts ordered before parts committed earlier; older versions took the order from the writers' clocks."""
     for table in _ORDERED:
-        misplaced = _misplaced(parts.state, table)
+        misplaced = _find_misplaced_parts(parts.state, table)
         if misplaced:
             yield FsckFinding(
                 kind="order",
@@ -234,13 +235,13 @@ def check_order(parts: PartStore) -> Iterator[FsckFinding]:
             )
 
 
-def put_in_order(parts: PartStore) -> str:
+def reorder_parts(parts: PartStore) -> str:
     """Move the parts that `check_order` finds after those committed before them; return a sentence on the result."""
     moved = 0
     with parts.state.transaction() as connection:
         for table in _ORDERED:
             last = connection.execute("SELECT max(position) FROM parts WHERE table_name = ?", (table,)).fetchone()[0]
-            for part in _misplaced(parts.state, table):
+            for part in _find_misplaced_parts(parts.state, table):
                 last, moved = ulid(after=last), moved + 1
                 connection.execute("UPDATE parts SET position = ? WHERE part = ?", (last, part))
         connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
@@ -249,7 +250,7 @@ def put_in_order(parts: PartStore) -> str:
 
 def check_secrets(state: WorkspaceState) -> Iterator[FsckFinding]:
     """Find runs whose recorded arguments or results have credentials, which versions before redaction stored."""
-    found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if without_secrets(row) != row]
+    found = [row["run_id"] for row in state.rows("SELECT * FROM runs ORDER BY rowid") if redact_run(row) != row]
     if found:
         yield FsckFinding(
             kind="secret",
@@ -265,18 +266,18 @@ def remove_secrets(state: WorkspaceState) -> str:
     changed = 0
     with state.transaction() as connection:
         for row in state.rows("SELECT * FROM runs"):
-            clean = without_secrets(row)
+            clean = redact_run(row)
             if clean != row:
                 changed += 1
                 connection.execute(
                     "UPDATE runs SET folder = :folder, arguments = :arguments, result = :result WHERE run_id = :run_id",
                     clean,
                 )
-    state.shrink()  # pages that SQLite no longer uses still hold the old bytes
+    state.vacuum()  # pages that SQLite no longer uses still hold the old bytes
     return f"{changed} records of runs were cleaned. Change those credentials."
 
 
-def _misplaced(state: WorkspaceState, table: str) -> list[str]:
+def _find_misplaced_parts(state: WorkspaceState, table: str) -> list[str]:
     """Return the parts, in the order of their commits, that are ordered before one committed earlier.
 
     SQLite numbers rows in the order of the commits. A part that replaced others has their position and does not count.

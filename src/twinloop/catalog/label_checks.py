@@ -85,7 +85,7 @@ class Vocabulary:
         for key in given:
             if key not in ("failures", "tags", "subtasks"):
                 raise UnknownNameError("key", str(key), ("failures", "tags", "subtasks"), where=str(path))
-        words = {key: _words(value, f"{key} of {path}") for key, value in given.items()}
+        words = {key: _parse_words(value, f"{key} of {path}") for key, value in given.items()}
         return cls(
             failures={**FAILURES, **words.get("failures", {})},
             subtasks={**words["subtasks"], UNKNOWN: SUBTASKS[UNKNOWN]} if "subtasks" in words else None,
@@ -105,7 +105,7 @@ class Vocabulary:
             raise UnknownNameError(noun, value, known, where=self.where)
 
 
-def _words(value: Any, where: str) -> dict[str, str]:
+def _parse_words(value: Any, where: str) -> dict[str, str]:
     if isinstance(value, list):
         value = dict.fromkeys(value, "")
     if not isinstance(value, dict) or not all(isinstance(word, str) and word for word in value):
@@ -155,7 +155,7 @@ class Label:
         return f"{self.kind} {self.value[:40]!r} of episode {self.episode_id[:12]}"
 
 
-def checked(label: Label, words: Vocabulary) -> Label:
+def validate_label(label: Label, words: Vocabulary) -> Label:
     """Check a label, and return it with its value in the stored form.
 
     Raises:
@@ -171,7 +171,7 @@ def checked(label: Label, words: Vocabulary) -> Label:
         )
     if label.confidence is not None and not 0.0 <= label.confidence <= 1.0:
         raise InputError(f"The label {label.where} has the confidence {label.confidence}; it must be between 0 and 1.")
-    value = _value(label)
+    value = _normalize_value(label)
     words.require(label.kind, value)
     _require_range(label, value)
     return replace(label, value=value)
@@ -188,7 +188,7 @@ def require_kind(kind: str) -> None:
         raise UnknownNameError("kind of label", kind, KINDS)
 
 
-def _value(label: Label) -> str:
+def _normalize_value(label: Label) -> str:
     value = label.value.strip()
     if not value:
         raise InputError(f"The {label.kind} of episode {label.episode_id[:12]} is empty. Give a value, or retract it.")
@@ -253,7 +253,7 @@ def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
     frames = dict(zip(table["episode_id"].to_pylist(), table["frames"].to_pylist(), strict=True))
     missing = [name for name in names if name not in frames]
     if missing:
-        _refuse_missing(ws, missing)
+        _raise_missing(ws, missing)
     for label in labels:
         if label.last_frame is not None and label.last_frame >= frames[label.episode_id]:
             raise InputError(
@@ -262,23 +262,23 @@ def require_episodes(ws: OpenWorkspace, labels: Sequence[Label]) -> None:
             )
 
 
-def _refuse_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
+def _raise_missing(ws: OpenWorkspace, missing: Sequence[str]) -> None:
     buried = ws.query("SELECT episode_id, reason FROM tombstones").to_pylist()
     reasons = {row["episode_id"]: row["reason"] for row in buried}
     for name in missing:
         if name in reasons:
-            raise is_buried(name, reasons[name])
+            raise make_excluded_error(name, reasons[name])
     known = ws.query("SELECT episode_id FROM episodes")["episode_id"].to_pylist()
     raise UnknownNameError("episode", missing[0], known, where=f"{ws.root}, which has {len(known)} episodes")
 
 
-def refuse_buried(connection: Connection, episode_ids: set[str]) -> None:
+def refuse_excluded(connection: Connection, episode_ids: set[str]) -> None:
     """Refuse excluded episodes, within the transaction, because another process may have just excluded one."""
     for name, reason in connection.execute("SELECT episode_id, reason FROM tombstones"):
         if name in episode_ids:
-            raise is_buried(name, reason)
+            raise make_excluded_error(name, reason)
 
 
-def is_buried(name: str, reason: str) -> InputError:
+def make_excluded_error(name: str, reason: str) -> InputError:
     """Return the error for an episode that is excluded."""
     return InputError(f"Episode {name[:12]} is excluded ({reason}). Include it with `Workspace.include_episodes`.")

@@ -18,11 +18,11 @@ from twinloop.catalog.label_checks import (
     Label,
     Source,
     Vocabulary,
-    checked,
-    refuse_buried,
+    refuse_excluded,
     require_episodes,
     require_kind,
     require_one_answer,
+    validate_label,
 )
 from twinloop.catalog.state import now
 from twinloop.core.errors import InputError
@@ -54,7 +54,7 @@ class LabelWriteResult(JsonRecord):
     retracted: int = 0
 
 
-def write(
+def write_labels(
     ws: OpenWorkspace,
     labels: Iterable[Label],
     *,
@@ -76,29 +76,29 @@ def write(
         InputError: an episode that is unknown or excluded, frames outside of it, or two answers where one is allowed.
     """
     words = Vocabulary.of(ws.root)
-    given = [checked(label, words) for label in labels]
+    given = [validate_label(label, words) for label in labels]
     require_episodes(ws, given)
-    statements = {which: list(rows) for which, rows in groupby(sorted(given, key=_key), key=_key)}
+    statements = {which: list(rows) for which, rows in groupby(sorted(given, key=_label_key), key=_label_key)}
     for rows in statements.values():
         require_one_answer(rows)
     with ws.state.transaction() as connection:
-        refuse_buried(connection, {label.episode_id for label in given})
+        refuse_excluded(connection, {label.episode_id for label in given})
         looked_at = survey.episode_ids if survey is not None else frozenset[str]()
-        before = current(connection, looked_at.union(label.episode_id for label in given))
-        written = _commit(connection, statements, before, add=add, run_id=run_id)
+        before = read_current_labels(connection, looked_at.union(label.episode_id for label in given))
+        written = _commit_statements(connection, statements, before, add=add, run_id=run_id)
         gone = [
             row
             for name in sorted(looked_at)
             for row in before.get(name, ())
             if survey is not None
             and (row["source"], row["author"]) == (survey.source, survey.author)
-            and _key_of(row) not in statements
+            and _row_key(row) not in statements
         ]
-        _take_back(connection, gone, reason="reviewed again without this label", run_id=run_id)
+        _end_labels(connection, gone, reason="reviewed again without this label", run_id=run_id)
         return replace(written, retracted=len(gone))
 
 
-def retract(
+def retract_labels(
     ws: OpenWorkspace,
     episode_ids: Sequence[str],
     kind: str,
@@ -119,7 +119,7 @@ def retract(
     with ws.state.transaction() as connection:
         held = [
             row
-            for rows in current(connection, set(episode_ids)).values()
+            for rows in read_current_labels(connection, set(episode_ids)).values()
             for row in rows
             if (row["kind"], row["source"], row["author"]) == (kind, source, author)
             and (value is None or row["value"] == value)
@@ -132,11 +132,11 @@ def retract(
             )
         if value is not None and kind in ("subtask", "language"):
             raise InputError(f"One {kind} of several cannot be retracted alone. Give the others again instead.")
-        _take_back(connection, held, reason=None, run_id=None)
+        _end_labels(connection, held, reason=None, run_id=None)
     return len(held)
 
 
-def current(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
+def read_current_labels(connection: Connection, episode_ids: Iterable[str]) -> dict[str, list[dict[str, Any]]]:
     """Return the current labels of episodes, by episode id, in the order in which they were given."""
     found: dict[str, list[dict[str, Any]]] = {}
     ids = sorted(set(episode_ids))
@@ -162,7 +162,7 @@ _INSERT = """
 """
 
 
-def _commit(
+def _commit_statements(
     connection: Connection,
     statements: Mapping[tuple[str, ...], list[Label]],
     before: Mapping[str, list[dict[str, Any]]],
@@ -173,11 +173,11 @@ def _commit(
     statement, moment = _next_statement(connection), now()
     rows, ended, changed, replaced = [], [], 0, 0
     for which, labels in statements.items():
-        held = [row for row in before.get(which[0], ()) if _key_of(row) == which]
+        held = [row for row in before.get(which[0], ()) if _row_key(row) == which]
         if add and which[1] in ("subtask", "language"):
-            labels = _joined(held, labels)
+            labels = _merge_labels(held, labels)
             require_one_answer(labels)
-        if sorted(_said(vars(label)) for label in labels) == sorted(map(_said, held)):
+        if sorted(_comparison_key(vars(label)) for label in labels) == sorted(map(_comparison_key, held)):
             continue
         changed, replaced = changed + 1, replaced + len(held)
         ended += [(row["seq"], statement) for row in held]
@@ -193,12 +193,12 @@ def _commit(
     )
 
 
-def _take_back(
+def _end_labels(
     connection: Connection, held: Sequence[Mapping[str, Any]], *, reason: str | None, run_id: str | None
 ) -> None:
     """End current labels, and add a row to the history for each retracted statement."""
     statement, moment = _next_statement(connection), now()
-    hashes = {_key_of(row): row["author_hash"] for row in held}
+    hashes = {_row_key(row): row["author_hash"] for row in held}
     rows = [
         (statement, episode, kind, slot, None, None, None, source, author, hashed, None, reason, 1, moment, run_id)
         for (episode, kind, source, author, slot), hashed in hashes.items()
@@ -211,20 +211,20 @@ def _next_statement(connection: Connection) -> int:
     return connection.execute("SELECT coalesce(max(statement), 0) + 1 FROM label_history").fetchone()[0]
 
 
-def _key(label: Label) -> tuple[str, ...]:
+def _label_key(label: Label) -> tuple[str, ...]:
     return (label.episode_id, label.kind, label.source, label.author, label.slot)
 
 
-def _key_of(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _row_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     return (row["episode_id"], row["kind"], row["source"], row["author"], row["slot"])
 
 
-def _said(row: Mapping[str, Any]) -> tuple[str, ...]:
+def _comparison_key(row: Mapping[str, Any]) -> tuple[str, ...]:
     names = ("value", "first_frame", "last_frame", "author_hash", "confidence", "reason")
     return tuple(repr(row[name]) for name in names)
 
 
-def _joined(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
+def _merge_labels(held: Sequence[Mapping[str, Any]], labels: list[Label]) -> list[Label]:
     """Combine earlier labels with new ones; a new label replaces an earlier one of the same frames."""
     given = {(label.first_frame, label.last_frame) for label in labels}
     names = ("value", "first_frame", "last_frame", "confidence", "reason")

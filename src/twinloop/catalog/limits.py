@@ -69,9 +69,9 @@ class QueryLimits:
             if name not in _NAMES:
                 raise UnknownNameError("setting", str(name), _NAMES, where=f"query of {where}")
         return cls(
-            memory=_memory(given.get("memory"), where),
-            threads=_threads(given.get("threads"), where),
-            timeout_s=_timeout(given.get("timeout_s", DEFAULT_TIMEOUT_S), where),
+            memory=_parse_memory(given.get("memory"), where),
+            threads=_parse_threads(given.get("threads"), where),
+            timeout_s=_parse_timeout(given.get("timeout_s", DEFAULT_TIMEOUT_S), where),
         )
 
     def settings(self) -> dict[str, Any]:
@@ -93,7 +93,7 @@ class QueryLimits:
 
         def target() -> None:
             try:
-                with _capped(2 * self.memory + _UNCOUNTED):
+                with _limit_memory(2 * self.memory + _UNCOUNTED):
                     outcome.set_result(work())
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 outcome.set_exception(error)
@@ -127,8 +127,8 @@ def _close_stderr() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
 
 
-def _memory(given: Any, where: Path) -> int:
-    machine = _machine_memory()
+def _parse_memory(given: Any, where: Path) -> int:
+    machine = _measure_machine_memory()
     if given is None:
         return min(DEFAULT_MEMORY, machine // 2)
     found = _SIZE.fullmatch(str(given).strip())
@@ -141,7 +141,7 @@ def _memory(given: Any, where: Path) -> int:
     return min(size, machine)
 
 
-def _threads(given: Any, where: Path) -> int | None:
+def _parse_threads(given: Any, where: Path) -> int | None:
     if given is None:
         return None
     if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= MOST_THREADS:
@@ -149,7 +149,7 @@ def _threads(given: Any, where: Path) -> int | None:
     return given
 
 
-def _timeout(given: Any, where: Path) -> float:
+def _parse_timeout(given: Any, where: Path) -> float:
     number = float("nan") if isinstance(given, bool) or not isinstance(given, int | float) else float(given)
     if not math.isfinite(number) or not 0 < number <= LONGEST_TIMEOUT_S:
         raise InputError(
@@ -158,7 +158,7 @@ def _timeout(given: Any, where: Path) -> float:
     return number
 
 
-def _machine_memory() -> int:
+def _measure_machine_memory() -> int:
     """Return the machine's memory in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
@@ -172,7 +172,7 @@ _limit_before = (-1, -1)
 
 
 @contextlib.contextmanager
-def _capped(growth: int) -> Iterator[None]:
+def _limit_memory(growth: int) -> Iterator[None]:
     """Limit how many more bytes the process may allocate during the block, if the system reports its present memory.
 
     DuckDB counts its memory between steps, but neither the texts and lists that one function call makes nor the result:
@@ -181,7 +181,7 @@ def _capped(growth: int) -> Iterator[None]:
     abandoned one.
     """
     global _capped_now, _limit_before
-    held = _held_bytes()
+    held = _measure_allocated_bytes()
     if resource is None or held is None:
         yield
         return
@@ -200,7 +200,7 @@ def _capped(growth: int) -> Iterator[None]:
                 resource.setrlimit(resource.RLIMIT_DATA, _limit_before)
 
 
-def _held_bytes() -> int | None:
+def _measure_allocated_bytes() -> int | None:
     """Return the bytes of private memory that this process has allocated; None if the system does not report it."""
     try:
         return int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[5]) * os.sysconf("SC_PAGE_SIZE")

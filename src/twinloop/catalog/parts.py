@@ -28,9 +28,9 @@ from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import WorkspaceState, now
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import DatasetError, UnknownNameError
-from twinloop.core.evaluation import conforming
+from twinloop.core.evaluation import convert_to_schema
 from twinloop.core.files import atomic_open, dumps, sha256_file
-from twinloop.dataset.storage.snapshot import is_full
+from twinloop.dataset.storage.snapshot import is_disk_full
 
 _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _RANDOM_BITS = 80
@@ -118,14 +118,14 @@ class PartStore:
         """Return the path of a part."""
         return self.folder / table / part
 
-    def listed(self, table: str) -> list[PartFile]:
+    def list_parts(self, table: str) -> list[PartFile]:
         """Return the committed parts of a table, in order."""
         sql = "SELECT * FROM parts WHERE table_name = ? ORDER BY position, part"
         return [PartFile(**row) for row in self.state.rows(sql, (table,))]
 
     @contextlib.contextmanager
-    def written(self, drafts: Sequence[DraftPart], *, run_id: str | None) -> Iterator[list[PartFile]]:
-        """Write drafts to disk and yield them for a transaction that calls `enlist`; remove them if the block fails.
+    def write_parts(self, drafts: Sequence[DraftPart], *, run_id: str | None) -> Iterator[list[PartFile]]:
+        """Write drafts to disk, yield them for a transaction with `register_parts`, and remove them if the block fails.
 
         Raises:
             InputError: the workspace cannot be written.
@@ -133,39 +133,39 @@ class PartStore:
         """
         parts: list[PartFile] = []
         commit = {"id": ulid(), "parts": len(drafts), "at": now(), "run_id": run_id}
-        with self.sharing():
+        with self.lock_shared():
             try:
                 parts.extend(self._write(draft, commit) for draft in drafts)
                 for table in {draft.table for draft in drafts}:
-                    sync(self.folder / table)
+                    flush_folder(self.folder / table)
                 yield parts
             except BaseException as error:
                 for part in parts:
                     self.path(part.table_name, part.part).unlink(missing_ok=True)
-                if is_full(error) and not isinstance(error, DatasetError):
-                    raise full(self.folder) from error
+                if is_disk_full(error) and not isinstance(error, DatasetError):
+                    raise make_disk_full_error(self.folder) from error
                 raise
 
     @contextlib.contextmanager
-    def sharing(self) -> Iterator[None]:
+    def lock_shared(self) -> Iterator[None]:
         """Hold a shared lock while writing unlisted files, so that no process removes them."""
-        with _locked(self.folder, fcntl.LOCK_SH):
+        with _lock_folder(self.folder, fcntl.LOCK_SH):
             yield
 
     @contextlib.contextmanager
-    def alone(self) -> Iterator[None]:
+    def lock_exclusive(self) -> Iterator[None]:
         """Hold an exclusive lock: no process writes parts during the block, so unlisted files are leftovers."""
-        with _locked(self.folder, fcntl.LOCK_EX):
+        with _lock_folder(self.folder, fcntl.LOCK_EX):
             yield
 
-    def _last(self, table: str) -> str | None:
+    def _find_last_position(self, table: str) -> str | None:
         """Return the last position of a table's parts, committed or only written."""
         row = self.state.row("SELECT max(position) AS last FROM parts WHERE table_name = ?", (table,))
         files = [path.stem.removeprefix("part-") for path in (self.folder / table).glob(PATTERN)]
         return max([*files, *([row["last"]] if row and row["last"] else [])], default=None)
 
     def _write(self, draft: DraftPart, commit: Mapping[str, Any]) -> PartFile:
-        key = ulid(after=self._last(draft.table))
+        key = ulid(after=self._find_last_position(draft.table))
         name, position = f"part-{key}.parquet", draft.position or key
         path = self.path(draft.table, name)
         about = {
@@ -194,7 +194,9 @@ class PartStore:
         )
 
 
-def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()) -> None:
+def register_parts(
+    connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead_of: Sequence[PartFile] = ()
+) -> None:
     """Add parts to the list of committed parts and remove those that they replace, within a transaction.
 
     A part comes after all committed ones of its table, or takes the position of one that it replaces. The order is that
@@ -204,7 +206,7 @@ def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead
     for part in parts:
         row = asdict(part)
         if part.position not in taken_over:
-            row["position"] = _position_after_all(connection, part)
+            row["position"] = _choose_position(connection, part)
         names = ", ".join(row)
         marks = ", ".join("?" * len(row))
         connection.execute(f"INSERT INTO parts ({names}) VALUES ({marks})", list(row.values()))  # noqa: S608
@@ -216,14 +218,14 @@ def enlist(connection: sqlite3.Connection, parts: Sequence[PartFile], *, instead
     connection.execute("UPDATE counters SET value = value + 1 WHERE name = 'parts'")
 
 
-def _position_after_all(connection: sqlite3.Connection, part: PartFile) -> str:
+def _choose_position(connection: sqlite3.Connection, part: PartFile) -> str:
     """Return the part's position, or a later one if another writer has committed since it was chosen."""
     sql = "SELECT max(position) FROM parts WHERE table_name = ?"
     last = connection.execute(sql, (part.table_name,)).fetchone()[0]
     return part.position if last is None or part.position > last else ulid(after=last)
 
 
-def about_of(path: Path) -> dict[str, Any]:
+def read_part_metadata(path: Path) -> dict[str, Any]:
     """Return the metadata of a part's file.
 
     Raises:
@@ -242,7 +244,7 @@ def about_of(path: Path) -> dict[str, Any]:
     return about
 
 
-def rows_of_table(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
+def convert_table_rows(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None = None) -> pa.Table:
     """Convert rows to exactly the columns of a catalog table, in its order and types; optional columns are filled.
 
     Args:
@@ -258,10 +260,10 @@ def rows_of_table(table: str, rows: pa.Table, *, given: Mapping[str, Any] | None
         raise UnknownNameError("table", table, TABLES, where="the catalog's tables that take rows")
     declared = TABLES[table]
     meanings = {column.name: column.meaning for column in declared.columns}
-    return conforming(rows, declared.schema, f"the table {table}", given=given, meanings=meanings)
+    return convert_to_schema(rows, declared.schema, f"the table {table}", given=given, meanings=meanings)
 
 
-def full(folder: Path) -> DatasetError:
+def make_disk_full_error(folder: Path) -> DatasetError:
     """Return the error for a full disk."""
     return DatasetError(
         f"No space left on the disk (or a file size limit reached) while writing to {folder}. Earlier commits "
@@ -269,7 +271,7 @@ def full(folder: Path) -> DatasetError:
     )
 
 
-def sync(folder: Path) -> None:
+def flush_folder(folder: Path) -> None:
     """Flush a folder's directory entries to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
@@ -279,7 +281,7 @@ def sync(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path, kind: int) -> Iterator[None]:
+def _lock_folder(folder: Path, kind: int) -> Iterator[None]:
     """Hold an advisory lock on the catalog's folder; the lock ends with its process."""
     handle = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -305,9 +307,9 @@ def compact(parts: PartStore, *, least: int = 8) -> dict[str, int]:
     """
     joined: dict[str, int] = {}
     for table in TABLES:
-        for group in _groups(parts.listed(table)):
+        for group in _group_small_parts(parts.list_parts(table)):
             if len(group) >= least:
-                _join(parts, table, group)
+                _join_parts(parts, table, group)
                 joined[table] = joined.get(table, 0) + len(group)
     remove_retired(parts)
     return joined
@@ -326,7 +328,7 @@ def remove_retired(parts: PartStore, *, grace_s: float = GRACE_S) -> int:
     return len(rows)
 
 
-def _groups(listed: list[PartFile]) -> Iterator[list[PartFile]]:
+def _group_small_parts(listed: list[PartFile]) -> Iterator[list[PartFile]]:
     """Yield runs of small parts; no run has more rows than `LARGE`."""
     group, rows = list[PartFile](), 0
     for part in listed:
@@ -339,12 +341,12 @@ def _groups(listed: list[PartFile]) -> Iterator[list[PartFile]]:
     yield group
 
 
-def _join(parts: PartStore, table: str, group: list[PartFile]) -> None:
+def _join_parts(parts: PartStore, table: str, group: list[PartFile]) -> None:
     paths = [parts.path(table, part.part) for part in group]
     rows = pa.concat_tables([pq.read_table(path).replace_schema_metadata() for path in paths])
     about: dict[str, object] = {"replaces": [part.part for part in group]}
     if table == EPISODES.name:
-        about["batch_records"] = _records([about_of(path) for path in paths])
+        about["batch_records"] = _collect_batch_records([read_part_metadata(path) for path in paths])
     batches = {part.batch for part in group}
     same = next(iter(batches)) if len(batches) == 1 else None
     draft = DraftPart(
@@ -355,11 +357,11 @@ def _join(parts: PartStore, table: str, group: list[PartFile]) -> None:
         position=group[0].position,
         about=about,
     )
-    with parts.written([draft], run_id=None) as written, parts.state.transaction() as connection:
-        enlist(connection, written, instead_of=group)
+    with parts.write_parts([draft], run_id=None) as written, parts.state.transaction() as connection:
+        register_parts(connection, written, instead_of=group)
 
 
-def _records(abouts: list[dict[str, object]]) -> list[object]:
+def _collect_batch_records(abouts: list[dict[str, object]]) -> list[object]:
     """Return the records of all batches in the parts' metadata."""
     found: list[object] = []
     for about in abouts:

@@ -17,21 +17,21 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from twinloop.catalog.engine import Parameters, QueryEngine, quoted
-from twinloop.catalog.frozen import LISTS, lists
+from twinloop.catalog.dataset_versions import LISTS, read_all_lists
+from twinloop.catalog.engine import Parameters, QueryEngine, quote_literal
 from twinloop.catalog.limits import QueryLimits
 from twinloop.catalog.parts import PartStore
 from twinloop.catalog.schema import EPISODES, SCORES, TABLES
-from twinloop.catalog.shown import CacheFolder, DisplayCache, newest, once
 from twinloop.catalog.state_schema import RUNS, STATE_TABLES
-from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, latest_sql, named
+from twinloop.catalog.view_tables import CacheFolder, DisplayCache, select_first_copies, select_newest_rows
+from twinloop.catalog.views import DERIVED, FRAME_VIEWS, LATEST, NAMES, PART_VIEWS, find_required_views, latest_sql
 from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.files import dumps
-from twinloop.core.redaction import redacted, redacted_values, redacted_words
+from twinloop.core.redaction import redact_text, redact_values, redact_words
 from twinloop.dataset.lerobot import layout
 
 
-def numbers(answer: pa.Table) -> pa.Table:
+def convert_decimals(answer: pa.Table) -> pa.Table:
     """Convert the decimal columns of a DuckDB result to types that all programs can read.
 
     Sums of integers (128 bits) become int64 if all values fit, otherwise they stay exact decimals; decimal fractions
@@ -47,12 +47,12 @@ def numbers(answer: pa.Table) -> pa.Table:
     return answer
 
 
-def plain(value: Any) -> Any:
+def convert_to_json(value: Any) -> Any:
     """Convert a value of a result to JSON: times to ISO 8601, bytes to hex, whole decimals to integers."""
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): convert_to_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple) and type(value) in (list, tuple):
-        return [plain(item) for item in value]
+        return [convert_to_json(item) for item in value]
     if isinstance(value, Decimal):
         return int(value) if value == value.to_integral_value() else float(value)
     if isinstance(value, datetime.datetime | datetime.date | datetime.time):
@@ -62,21 +62,21 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def without_secrets(row: Mapping[str, Any]) -> dict[str, Any]:
+def redact_run(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row of ``runs`` without credentials; texts without credentials are unchanged."""
     return dict(row) | {
-        "folder": redacted_values(row["folder"]),
-        "arguments": _cleaned(row["arguments"], lambda words: redacted_words([str(word) for word in words])),
-        "result": _cleaned(row["result"], redacted_values),
+        "folder": redact_values(row["folder"]),
+        "arguments": _redact_json(row["arguments"], lambda words: redact_words([str(word) for word in words])),
+        "result": _redact_json(row["result"], redact_values),
     }
 
 
-def _cleaned(text: str, clean: Callable[[Any], Any]) -> str:
+def _redact_json(text: str, clean: Callable[[Any], Any]) -> str:
     try:
         value = json.loads(text)
         cleaned = clean(value)
     except (ValueError, TypeError):  # not written by `Workspace.record_run`
-        return redacted(text)
+        return redact_text(text)
     return text if cleaned == value else dumps(cleaned)
 
 
@@ -85,7 +85,7 @@ _GLOBS = {"frames": "data", "contacts": f"{layout.SIDE}/{CONTACTS}"}
 _NONE = "SELECT NULL::VARCHAR AS episode_id, NULL::VARCHAR AS batch, NULL::BIGINT AS episode_index WHERE false"
 
 
-def data_files(view: str, folder: Path) -> list[Path]:
+def list_data_files(view: str, folder: Path) -> list[Path]:
     """Return the files of a dataset folder for the view ``frames`` or ``contacts``.
 
     Raises:
@@ -100,57 +100,57 @@ def data_files(view: str, folder: Path) -> list[Path]:
             )
         if not path.is_file():
             raise DatasetError(f"{path} is not a regular file, and reading it could block forever. Restore the file.")
-        _schema(path)
+        _read_schema(path)
     return paths
 
 
-def view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
+def format_view_sql(files: Mapping[str, Sequence[Path]], parquet: Callable[[Sequence[Path]], str]) -> str:
     """Return the SQL of a view over the files of each batch; ``parquet`` returns the SQL that reads files."""
-    parts = [_of_batch(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
+    parts = [_format_batch_sql(batch, paths, parquet(paths)) for batch, paths in files.items() if paths]
     return "\nUNION ALL BY NAME\n".join(parts) or _NONE
 
 
-def _of_batch(batch: str, paths: Sequence[Path], rows: str) -> str:
-    columns = ", ".join(_column(field) for field in _shown(_schema(paths[0])))
+def _format_batch_sql(batch: str, paths: Sequence[Path], rows: str) -> str:
+    columns = ", ".join(_format_column_sql(field) for field in _select_columns(_read_schema(paths[0])))
     return f"""SELECT p.episode_id, p.batch, {columns} FROM {rows} f
-        JOIN places p ON p.episode_index = f.episode_index AND p.batch = {quoted(batch)}"""  # noqa: S608 - quoted
+        JOIN places p ON p.episode_index = f.episode_index AND p.batch = {quote_literal(batch)}"""  # noqa: S608 - quoted
 
 
-def _schema(path: Path) -> pa.Schema:
+def _read_schema(path: Path) -> pa.Schema:
     """Return the schema in a file's footer; raises `DatasetError` if it has none."""
     try:
         about = path.stat()
-        return _footer(path, about.st_size, about.st_mtime_ns)
+        return _read_cached_schema(path, about.st_size, about.st_mtime_ns)
     except (pa.ArrowException, OSError) as error:
         raise DatasetError(f"{path} is damaged or missing ({error}). Run `twinloop fsck`.") from error
 
 
 @functools.lru_cache(maxsize=4096)
-def _footer(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
+def _read_cached_schema(path: Path, _size: int, _mtime_ns: int) -> pa.Schema:
     """Return a file's schema, cached until the file changes."""
     return pq.read_schema(path)
 
 
-def _shown(schema: pa.Schema) -> list[pa.Field]:
+def _select_columns(schema: pa.Schema) -> list[pa.Field]:
     """Return the columns for the view; names are compared without case.
 
     Columns with names of the catalog's own columns are left out.
     """
     first: dict[str, pa.Field] = {}
     for field in schema:
-        if _readable(field.type):
+        if _is_displayable(field.type):
             first.setdefault(field.name.lower(), field)
     return [field for name, field in first.items() if name not in ("", "episode_id", "batch") and "\0" not in name]
 
 
-def _readable(kind: pa.DataType) -> bool:
+def _is_displayable(kind: pa.DataType) -> bool:
     """Return whether a column is shown: numbers, texts and lists of them, but no images."""
     if pa.types.is_list(kind) or pa.types.is_fixed_size_list(kind) or pa.types.is_large_list(kind):
-        return _readable(kind.value_type)
+        return _is_displayable(kind.value_type)
     return not (pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
 
 
-def _column(field: pa.Field) -> str:
+def _format_column_sql(field: pa.Field) -> str:
     """Return the SQL of a column; vectors become lists, so that batches of robots with other joints form one table."""
     name = '"' + field.name.replace('"', '""') + '"'
     if not pa.types.is_fixed_size_list(field.type):
@@ -184,11 +184,11 @@ class CatalogQueries:
 
     def run(self, sql: str, parameters: Parameters = (), *, most_rows: int | None = None) -> pa.Table:
         """Run one read-only statement and return its rows; see `Workspace.query`."""
-        wanted = (named(sql) or set(NAMES)) - {*FRAME_VIEWS}
+        wanted = (find_required_views(sql) or set(NAMES)) - {*FRAME_VIEWS}
         tries = 0
         while True:
             try:
-                return numbers(self._ready(wanted).query(sql, parameters, most_rows=most_rows))
+                return convert_decimals(self._prepare_engine(wanted).query(sql, parameters, most_rows=most_rows))
             except UnknownNameError as error:
                 # `frames` is also a column of episodes: only a failed table lookup shows that the view is meant.
                 name = error.name.lower()
@@ -198,7 +198,7 @@ class CatalogQueries:
             except DatasetError:
                 # Another process may have joined parts in the meantime and removed the old ones.
                 tries += 1
-                if tries > _TRIES or self._moment() == self._at:
+                if tries > _TRIES or self._read_counters() == self._at:
                     raise
 
     def close(self) -> None:
@@ -207,79 +207,82 @@ class CatalogQueries:
             self._engine.close()
         self._engine, self._at = None, (-1, -1)
 
-    def _moment(self) -> tuple[int, int]:
+    def _read_counters(self) -> tuple[int, int]:
         state = self._parts.state
         return state.counter("parts"), state.counter("state")
 
-    def _ready(self, wanted: set[str]) -> QueryEngine:
+    def _prepare_engine(self, wanted: set[str]) -> QueryEngine:
         """Return an up-to-date engine with the required views."""
         with self._parts.state.snapshot():
-            moment = self._moment()
+            moment = self._read_counters()
             if moment != self._at or self._engine is None or not self._engine.usable:
                 self.close()
-            frames = {name: self._frames(name) for name in FRAME_VIEWS if name in wanted}
+            frames = {name: self._list_frame_files(name) for name in FRAME_VIEWS if name in wanted}
             for name in FRAME_VIEWS:  # folders come and go without a commit
                 if self._engine is not None:
-                    self._engine.hide(name)
+                    self._engine.drop_view(name)
             engine = self._engine or QueryEngine(self._limits)
             self._engine = engine
             self._at = moment
-            for name in sorted(wanted - engine.views, key=_order):
-                self._show(engine, name, frames)
+            for name in sorted(wanted - engine.views, key=_view_sort_key):
+                self._create_view(engine, name, frames)
         return engine
 
-    def _show(self, engine: QueryEngine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
+    def _create_view(self, engine: QueryEngine, name: str, frames: Mapping[str, Mapping[str, Sequence[Path]]]) -> None:
         if name in _HELD:
-            for view, table in self._episodes().items():
-                engine.show(view, table)
+            for view, table in self._read_episode_tables().items():
+                engine.register_table(view, table)
         elif name == LISTS:
-            engine.show(name, lists(self._parts.folder.parent, self._parts.state))
+            engine.register_table(name, read_all_lists(self._parts.folder.parent, self._parts.state))
         elif name in STATE_TABLES:
-            held = self._cache.state(self._parts.state, name)
-            engine.show(name, _without_secrets(held) if name == RUNS.name else held)
+            held = self._cache.read_state_table(self._parts.state, name)
+            engine.register_table(name, _redact_runs(held) if name == RUNS.name else held)
         elif name in frames:
-            engine.show_sql(name, view_sql(frames[name], engine.parquet))
+            engine.create_sql_view(name, format_view_sql(frames[name], engine.format_parquet_sql))
         elif name in PART_VIEWS:
-            self._show_parts(engine, name)
-        elif name == "scores" and self._few_scores():
-            self._scores()
-            engine.show(name, self._cache.made("scores", SCORES.name, newest))
+            self._create_parts_view(engine, name)
+        elif name == "scores" and self._scores_fit_in_memory():
+            self._read_scores()
+            engine.register_table(name, self._cache.derive_table("scores", SCORES.name, select_newest_rows))
         elif name in LATEST:
-            self._show_latest(engine, name)
+            self._create_latest_view(engine, name)
         elif name in DERIVED:
-            engine.show_sql(name, DERIVED[name])
+            engine.create_sql_view(name, DERIVED[name])
 
-    def _show_latest(self, engine: QueryEngine, name: str) -> None:
+    def _create_latest_view(self, engine: QueryEngine, name: str) -> None:
         table, key = LATEST[name]
-        paths = [self._parts.path(table, part.part) for part in self._parts.listed(table)]
+        paths = [self._parts.path(table, part.part) for part in self._parts.list_parts(table)]
         if paths:
-            engine.show_sql(name, latest_sql(engine.parquet(paths), key))
+            engine.create_sql_view(name, latest_sql(engine.format_parquet_sql(paths), key))
         else:
-            engine.show(name, TABLES[table].schema.empty_table())
+            engine.register_table(name, TABLES[table].schema.empty_table())
 
-    def _show_parts(self, engine: QueryEngine, name: str) -> None:
+    def _create_parts_view(self, engine: QueryEngine, name: str) -> None:
         table = PART_VIEWS[name]
-        listed = self._parts.listed(table)
-        if table == SCORES.name and self._few_scores():
-            engine.show(name, self._scores())
+        listed = self._parts.list_parts(table)
+        if table == SCORES.name and self._scores_fit_in_memory():
+            engine.register_table(name, self._read_scores())
         elif listed:
-            engine.show_files(name, [self._parts.path(table, part.part) for part in listed])
+            engine.create_file_view(name, [self._parts.path(table, part.part) for part in listed])
         else:
-            engine.show(name, self._cache.read(self._parts, table, ()))
+            engine.register_table(name, self._cache.read(self._parts, table, ()))
 
-    def _episodes(self) -> dict[str, pa.Table]:
+    def _read_episode_tables(self) -> dict[str, pa.Table]:
         """Return all copies of episodes, and each episode once: its first copy, unless it is excluded."""
-        places = self._cache.read(self._parts, EPISODES.name, self._parts.listed(EPISODES.name))
+        places = self._cache.read(self._parts, EPISODES.name, self._parts.list_parts(EPISODES.name))
         buried = frozenset(row["episode_id"] for row in self._parts.state.rows("SELECT episode_id FROM tombstones"))
-        return {"places": places, "episodes": self._cache.made("episodes", EPISODES.name, once, buried)}
+        return {
+            "places": places,
+            "episodes": self._cache.derive_table("episodes", EPISODES.name, select_first_copies, buried),
+        }
 
-    def _scores(self) -> pa.Table:
-        return self._cache.read(self._parts, SCORES.name, self._parts.listed(SCORES.name))
+    def _read_scores(self) -> pa.Table:
+        return self._cache.read(self._parts, SCORES.name, self._parts.list_parts(SCORES.name))
 
-    def _few_scores(self) -> bool:
-        return sum(part.rows for part in self._parts.listed(SCORES.name)) <= MOST_IN_MEMORY
+    def _scores_fit_in_memory(self) -> bool:
+        return sum(part.rows for part in self._parts.list_parts(SCORES.name)) <= MOST_IN_MEMORY
 
-    def _frames(self, view: str) -> dict[str, list[Path]]:
+    def _list_frame_files(self, view: str) -> dict[str, list[Path]]:
         """Return the files for a view of frames; missing, replaced or damaged batches are left out with a warning.
 
         Raises:
@@ -289,7 +292,7 @@ class CatalogQueries:
         problems = list[DatasetError]()
         for row in self._parts.state.rows("SELECT batch FROM batches ORDER BY added, batch"):
             try:
-                found[row["batch"]] = data_files(view, self._folder_of(row["batch"]))
+                found[row["batch"]] = list_data_files(view, self._folder_of(row["batch"]))
             except DatasetError as error:
                 problems.append(error)
         if problems and not found:
@@ -299,13 +302,13 @@ class CatalogQueries:
         return found
 
 
-def _without_secrets(runs: pa.Table) -> pa.Table:
+def _redact_runs(runs: pa.Table) -> pa.Table:
     """Return records of runs without credentials, which versions before redaction stored; see `catalog.fsck_state`."""
-    rows = [without_secrets(row) for row in runs.to_pylist()]
+    rows = [redact_run(row) for row in runs.to_pylist()]
     return pa.Table.from_pylist(rows, schema=runs.schema)
 
 
-def _order(name: str) -> tuple[int, str]:
+def _view_sort_key(name: str) -> tuple[int, str]:
     """Return a sort key that puts derived views after the views they use."""
     derived = list(DERIVED)
     return (derived.index(name) + 1 if name in derived else len(derived) + 1 if name in FRAME_VIEWS else 0, name)

@@ -29,7 +29,7 @@ class ReadableFiles(AbstractFileSystem):
         self._names: dict[Path, str] = {}
         self._paths: dict[str, Path] = {}
 
-    def names(self, paths: Sequence[Path]) -> list[str]:
+    def assign_names(self, paths: Sequence[Path]) -> list[str]:
         """Return a name for each file, and make the file readable under it."""
         for path in paths:
             if path not in self._names:
@@ -37,7 +37,7 @@ class ReadableFiles(AbstractFileSystem):
                 self._paths[self._names[path]] = path
         return [self._names[path] for path in paths]
 
-    def with_paths(self, text: str) -> str:
+    def restore_paths(self, text: str) -> str:
         """Return a message of DuckDB with the paths in place of the names."""
         for name in sorted(self._paths, key=len, reverse=True):
             if name in text:

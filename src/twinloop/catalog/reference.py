@@ -114,27 +114,27 @@ GROUP BY ALL ORDER BY suite, success_rate DESC""",
 _TYPES = {"string": "text", "double": "number", "int64": "integer", "bool": "flag"}
 
 
-def reference() -> str:
+def format_columns() -> str:
     """Return a Markdown table of columns for each declared table."""
-    return "\n".join(_table(table) for table in (*TABLES.values(), *STATE_TABLES.values())).rstrip() + "\n"
+    return "\n".join(_format_table(table) for table in (*TABLES.values(), *STATE_TABLES.values())).rstrip() + "\n"
 
 
-def questions() -> str:
+def format_questions() -> str:
     """Return the example questions with their SQL."""
     return "\n".join(f"**{q.name}**: {q.question}\n\n```sql\n{q.sql.strip()}\n```\n" for q in QUESTIONS).rstrip() + "\n"
 
 
-def filled(page: str) -> str:
+def update_page(page: str) -> str:
     """Return a page with its columns and example queries updated between the markers."""
-    for name, text in (("columns", reference()), ("questions", questions())):
+    for name, text in (("columns", format_columns()), ("questions", format_questions())):
         pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
         page = re.sub(pattern, lambda found, text=text: f"{found[1]}\n{text}\n{found[2]}", page, flags=re.DOTALL)
     return page
 
 
-def _table(table: CatalogTable) -> str:
+def _format_table(table: CatalogTable) -> str:
     rows = [
-        f"| `{c.name}` | {_type(str(c.type))} | {c.meaning}{' (may be empty)' if c.optional else ''} |"
+        f"| `{c.name}` | {_format_type(str(c.type))} | {c.meaning}{' (may be empty)' if c.optional else ''} |"
         for c in table.columns
     ]
     head = [
@@ -147,11 +147,11 @@ def _table(table: CatalogTable) -> str:
     return "\n".join([*head, "|---|---|---|", *rows, ""])
 
 
-def _type(name: str) -> str:
+def _format_type(name: str) -> str:
     inner = re.fullmatch(r"list<.*?: (\w+)>", name)
     return f"list of {'numbers' if inner[1] == 'float' else 'texts'}" if inner else _TYPES.get(name, name)
 
 
 if __name__ == "__main__":
     for path in map(Path, sys.argv[1:]):
-        write_text(path, filled(path.read_text()))
+        write_text(path, update_page(path.read_text()))

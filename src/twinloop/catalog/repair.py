@@ -16,11 +16,26 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
-from twinloop.catalog.adding import add_folder, draw, move, place, write_record, write_seals
-from twinloop.catalog.dataset_folder import Fingerprint, checked_info, seal
-from twinloop.catalog.fsck import SWEPT, FsckFinding, part_is_damaged
-from twinloop.catalog.fsck_state import put_in_order, remove_secrets
-from twinloop.catalog.parts import PATTERN, PartFile, PartStore, about_of, enlist, remove_retired, ulid
+from twinloop.catalog.adding import (
+    add_folder,
+    mark_params_stored,
+    store_locations,
+    update_batch_path,
+    write_record,
+    write_seals,
+)
+from twinloop.catalog.dataset_folder import Fingerprint, read_checked_info, seal_files
+from twinloop.catalog.fsck import SWEPT, FsckFinding, is_part_damaged
+from twinloop.catalog.fsck_state import remove_secrets, reorder_parts
+from twinloop.catalog.parts import (
+    PATTERN,
+    PartFile,
+    PartStore,
+    read_part_metadata,
+    register_parts,
+    remove_retired,
+    ulid,
+)
 from twinloop.catalog.schema import EPISODES, PARAMS, TABLES
 from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.state_digests import count_file
@@ -42,7 +57,7 @@ class RepairResult:
     taken: dict[str, int] = field(default_factory=dict[str, int])
 
 
-def rebuild(folder: Path, path: Path) -> RepairResult:
+def rebuild_state(folder: Path, path: Path) -> RepairResult:
     """Rebuild the SQLite file of a catalog; a damaged one is kept under another name.
 
     Args:
@@ -51,11 +66,11 @@ def rebuild(folder: Path, path: Path) -> RepairResult:
     """
     rebuilt = RepairResult()
     fresh = path.with_name(f".{path.name}.rebuilt")
-    _remove(fresh)
+    _remove_state_files(fresh)
     state = WorkspaceState.create(fresh)
     try:
-        _index(folder, state, _abouts(folder, rebuilt), _positions(path), rebuilt)
-        _take_over(path, state, rebuilt)
+        _rebuild_index(folder, state, _read_valid_metadata(folder, rebuilt), _read_positions(path), rebuilt)
+        _copy_other_tables(path, state, rebuilt)
         with state.transaction() as connection:
             connection.execute("UPDATE counters SET value = value + ?", (int.from_bytes(os.urandom(4), "big"),))
     finally:
@@ -69,34 +84,34 @@ def rebuild(folder: Path, path: Path) -> RepairResult:
             old.rename(path.with_name(kept + suffix))
     fresh.replace(path)
     count_file(fresh).replace(count_file(path))
-    _remove(fresh)
+    _remove_state_files(fresh)
     return rebuilt
 
 
-def _abouts(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
+def _read_valid_metadata(folder: Path, rebuilt: RepairResult) -> dict[Path, dict[str, Any]]:
     """Return the metadata of each valid part: readable, committed and not replaced."""
     found: dict[Path, dict[str, Any]] = {}
     for table in TABLES:
         for path in sorted((folder / table).glob(PATTERN)):
             try:
-                found[path] = about_of(path)
+                found[path] = read_part_metadata(path)
             except DatasetError:
                 rebuilt.damaged.append(path.relative_to(folder).as_posix())
     # Parts that an unfinished commit would have replaced are still valid.
-    whole = {path: about for path, about in found.items() if rebuilt.damaged or _ended(about, found)}
+    whole = {path: about for path, about in found.items() if rebuilt.damaged or _is_commit_complete(about, found)}
     replaced = {name for about in whole.values() for name in about.get("replaces", ())}
     rebuilt.unfinished += [path.relative_to(folder).as_posix() for path in found.keys() - whole.keys()]
     kept = {path: about for path, about in whole.items() if path.name not in replaced}
-    return _said_once(_last_of_each_revision(kept))
+    return _drop_repeated_parts(_keep_last_revisions(kept))
 
 
-def _ended(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
+def _is_commit_complete(about: Mapping[str, Any], found: Mapping[Path, dict[str, Any]]) -> bool:
     """Return whether all parts of a part's commit exist."""
     commit = about["commit"]
     return sum(other["commit"]["id"] == commit["id"] for other in found.values()) >= commit["parts"]
 
 
-def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+def _keep_last_revisions(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
     """Keep only the last of the parts of each revision of a batch; earlier ones were not committed."""
     last: dict[Any, tuple[Path, dict[str, Any]]] = {}
     for path, about in sorted(abouts.items(), key=lambda item: item[0].name):
@@ -106,7 +121,7 @@ def _last_of_each_revision(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, 
     return dict(last.values())
 
 
-def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
+def _drop_repeated_parts(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, Any]]:
     """Keep only the last of the appended parts of one run with equal rows: a writer was interrupted and ran again."""
     last: dict[Path, dict[str, Any]] = {}
     alike: dict[Any, list[Path]] = {}
@@ -122,7 +137,7 @@ def _said_once(abouts: Mapping[Path, dict[str, Any]]) -> dict[Path, dict[str, An
     return last
 
 
-def _positions(path: Path) -> dict[str, str]:
+def _read_positions(path: Path) -> dict[str, str]:
     """Return the positions of parts as far as the old file has them.
 
     A part's own metadata have the position that its writer expected. The real position differs if a second writer
@@ -131,11 +146,11 @@ def _positions(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
     with contextlib.closing(sqlite3.connect(path)) as old:
-        rows = list(_readable(old, "SELECT part, position FROM parts"))
+        rows = list(_read_until_error(old, "SELECT part, position FROM parts"))
     return {part: position for part, position in rows if isinstance(part, str) and isinstance(position, str)}
 
 
-def _index(
+def _rebuild_index(
     folder: Path,
     state: WorkspaceState,
     abouts: Mapping[Path, dict[str, Any]],
@@ -143,7 +158,7 @@ def _index(
     rebuilt: RepairResult,
 ) -> None:
     parts = [
-        _part(path, {**about, "position": positions.get(path.name, about["position"])})
+        _make_part_file(path, {**about, "position": positions.get(path.name, about["position"])})
         for path, about in abouts.items()
     ]
     parts.sort(key=lambda part: (part.position, part.part))
@@ -153,23 +168,25 @@ def _index(
             if record and record["revision"] >= records.get(record["batch"], {"revision": 0})["revision"]:
                 records[record["batch"]] = record
     with state.transaction() as connection:
-        enlist(connection, parts)
+        register_parts(connection, parts)
         for record in records.values():
             write_record(connection, record)
             dataset = folder.parent / record["path"]
             if dataset.is_dir():
-                write_seals(connection, record["batch"], seal(dataset))
+                write_seals(connection, record["batch"], seal_files(dataset))
         for path, about in abouts.items():
             if about["table"] == EPISODES.name:
                 rows = pq.read_table(path, columns=["episode_id", "batch", "episode_index"])
                 for batch in rows["batch"].unique().to_pylist():
-                    place(connection, batch, rows.filter([value == batch for value in rows["batch"].to_pylist()]))
+                    store_locations(
+                        connection, batch, rows.filter([value == batch for value in rows["batch"].to_pylist()])
+                    )
             elif about["table"] == PARAMS.name:
-                draw(connection, pq.read_table(path, columns=["episode_id"]))
+                mark_params_stored(connection, pq.read_table(path, columns=["episode_id"]))
     rebuilt.parts = len(parts)
 
 
-def _part(path: Path, about: Mapping[str, Any]) -> PartFile:
+def _make_part_file(path: Path, about: Mapping[str, Any]) -> PartFile:
     return PartFile(
         part=path.name,
         table_name=about["table"],
@@ -184,7 +201,7 @@ def _part(path: Path, about: Mapping[str, Any]) -> PartFile:
     )
 
 
-def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None:
+def _copy_other_tables(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None:
     """Copy the readable rows of the old file's other tables."""
     if not path.is_file():
         return
@@ -193,24 +210,24 @@ def _take_over(path: Path, state: WorkspaceState, rebuilt: RepairResult) -> None
         for name in (*STATE_TABLES, "run_files"):
             if name in _INDEX:
                 continue
-            held = {row[1] for row in _readable(old, f"PRAGMA table_info({name})")}  # older files lack columns
+            held = {row[1] for row in _read_until_error(old, f"PRAGMA table_info({name})")}  # older files lack columns
             own = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
             names = [column for column in own if column in held]
             columns = ", ".join(f'"{column}"' for column in names)
             marks = ", ".join("?" * len(names))
             rebuilt.taken[name] = 0
-            for row in _readable(old, f"SELECT {columns} FROM {name}"):  # noqa: S608 - names of our own
+            for row in _read_until_error(old, f"SELECT {columns} FROM {name}"):  # noqa: S608 - names of our own
                 connection.execute(f"INSERT OR IGNORE INTO {name} ({columns}) VALUES ({marks})", row)  # noqa: S608
                 rebuilt.taken[name] += 1
 
 
-def _readable(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
+def _read_until_error(old: sqlite3.Connection, sql: str) -> Iterator[tuple[Any, ...]]:
     """Yield rows until the file cannot be read further."""
     with contextlib.suppress(sqlite3.Error):
         yield from old.execute(sql)
 
 
-def _remove(path: Path) -> None:
+def _remove_state_files(path: Path) -> None:
     for file in (*(path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm")), count_file(path)):
         file.unlink(missing_ok=True)
 
@@ -220,7 +237,7 @@ _DEPTH = 4  # folders below the workspace in which a moved dataset is looked for
 
 def repair_state(folder: Path, path: Path) -> str:
     """Rebuild ``state.sqlite`` of a catalog's folder; return a sentence on the result."""
-    made = rebuild(folder, path)
+    made = rebuild_state(folder, path)
     taken = ", ".join(f"{count} {name}" for name, count in made.taken.items() if count)
     lost = f" Not readable: {', '.join(made.damaged)}." if made.damaged else ""
     unfinished = f" Of unfinished commits: {', '.join(made.unfinished)}." if made.unfinished else ""
@@ -243,7 +260,7 @@ def repair(parts: PartStore, findings: Sequence[FsckFinding]) -> dict[FsckFindin
 
 def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
     if finding.repair == "sweep":
-        return _sweep(parts, finding)
+        return _move_unlisted_file(parts, finding)
     if finding.repair == "forget":
         (parts.folder.parent / finding.where).unlink(missing_ok=True)
         return "Removed."
@@ -251,32 +268,32 @@ def _repair_one(parts: PartStore, finding: FsckFinding) -> str:
         with parts.state.transaction():
             return "Written again."
     if finding.repair == "reorder":
-        return put_in_order(parts)
+        return reorder_parts(parts)
     if finding.repair == "redact":
         return remove_secrets(parts.state)
     if finding.repair == "find" and finding.batch is not None:
-        return _find(parts, finding.batch)
+        return _find_moved_folder(parts, finding.batch)
     if finding.repair == "add" and finding.batch is not None:
-        return _add_again(parts, finding.batch)
+        return _update_batch(parts, finding.batch)
     if finding.repair == "reread":
-        return _read_again(parts, finding.batch)
+        return _reread_rows(parts, finding.batch)
     return ""
 
 
-def _add_again(parts: PartStore, batch: str) -> str:
+def _update_batch(parts: PartStore, batch: str) -> str:
     """Update a batch from its folder; return a sentence on the result."""
     row = parts.state.row("SELECT path FROM batches WHERE batch = ?", (batch,))
     if row is None:
         return ""
     folder = parts.folder.parent / row["path"]
     added = add_folder(parts, folder, path=row["path"], batch=None, source="real", run_id=None)
-    return f"Updated: {added.episodes} episodes, {added.new} new." if added.parts else _read_again(parts, batch)
+    return f"Updated: {added.episodes} episodes, {added.new} new." if added.parts else _reread_rows(parts, batch)
 
 
-def _sweep(parts: PartStore, finding: FsckFinding) -> str:
+def _move_unlisted_file(parts: PartStore, finding: FsckFinding) -> str:
     """Move an unlisted file to ``catalog/swept``, while no process writes."""
     path = parts.folder.parent / finding.where
-    with parts.alone():
+    with parts.lock_exclusive():
         if parts.state.row("SELECT 1 FROM parts WHERE part = ?", (path.name,)) or not path.exists():
             return "Its writer has finished in the meantime."
         target = parts.folder / SWEPT / path.parent.name / path.name
@@ -285,7 +302,7 @@ def _sweep(parts: PartStore, finding: FsckFinding) -> str:
     return f"Moved to {target.relative_to(parts.folder.parent)}."
 
 
-def _find(parts: PartStore, batch: str) -> str:
+def _find_moved_folder(parts: PartStore, batch: str) -> str:
     """Find a batch's moved folder in the workspace by its fingerprint; return a sentence on the result."""
     row = parts.state.row("SELECT files FROM batches WHERE batch = ?", (batch,))
     before = Fingerprint.from_text(row["files"]) if row else None
@@ -294,33 +311,35 @@ def _find(parts: PartStore, batch: str) -> str:
     for info in sorted({path for depth in range(1, _DEPTH) for path in root.glob("*/" * depth + layout.INFO)}):
         folder = info.parent.parent
         path = folder.relative_to(root).as_posix()
-        if before is not None and path not in taken and Fingerprint.of(folder).since(before) != "changed":
-            move(parts.state, batch, path)
+        if before is not None and path not in taken and Fingerprint.of(folder).change_since(before) != "changed":
+            update_batch_path(parts.state, batch, path)
             return f"Found at {path}."
     return "Not found in the workspace."
 
 
-def _read_again(parts: PartStore, batch: str | None) -> str:
+def _reread_rows(parts: PartStore, batch: str | None) -> str:
     """Remove damaged parts from the list, and read their rows from the datasets again.
 
     Raises:
         DatasetError: a required folder is missing or damaged; nothing has changed.
     """
-    listed = [*parts.listed(EPISODES.name), *parts.listed(PARAMS.name)]
-    damaged = [part for part in listed if part_is_damaged(parts, part)]
+    listed = [*parts.list_parts(EPISODES.name), *parts.list_parts(PARAMS.name)]
+    damaged = [part for part in listed if is_part_damaged(parts, part)]
     intact = [part for part in listed if part not in damaged]
-    batches = sorted({*_incomplete(parts, damaged, intact), *([batch] if batch else ())})
+    batches = sorted({*_find_incomplete_batches(parts, damaged, intact), *([batch] if batch else ())})
     rows = parts.state.rows("SELECT batch, path FROM batches ORDER BY batch")
     folders = {row["batch"]: row["path"] for row in rows if row["batch"] in batches}
     for path in folders.values():
-        checked_info(parts.folder.parent / path)
+        read_checked_info(parts.folder.parent / path)
     with parts.state.transaction() as connection:
-        enlist(connection, [], instead_of=damaged)
+        register_parts(connection, [], instead_of=damaged)
         if any(part.table_name == PARAMS.name for part in damaged):
             connection.execute("DELETE FROM drawn")
             for part in intact:
                 if part.table_name == PARAMS.name:
-                    draw(connection, pq.read_table(parts.path(PARAMS.name, part.part), columns=["episode_id"]))
+                    mark_params_stored(
+                        connection, pq.read_table(parts.path(PARAMS.name, part.part), columns=["episode_id"])
+                    )
         # With a fingerprint that no folder has, the whole batch is read as new.
         nothing = Fingerprint(info="", files={"": ""}).to_text()
         connection.executemany("UPDATE batches SET files = ? WHERE batch = ?", [(nothing, name) for name in folders])
@@ -329,7 +348,7 @@ def _read_again(parts: PartStore, batch: str | None) -> str:
     return f"Read again: {', '.join(folders) or 'nothing was left to read'}."
 
 
-def _incomplete(parts: PartStore, damaged: Sequence[PartFile], intact: Sequence[PartFile]) -> set[str]:
+def _find_incomplete_batches(parts: PartStore, damaged: Sequence[PartFile], intact: Sequence[PartFile]) -> set[str]:
     """Return the batches whose rows are not all in the intact parts."""
     whole = {row["batch"]: row["episodes"] for row in parts.state.rows("SELECT batch, episodes FROM batches")}
     told = dict.fromkeys(whole, 0)

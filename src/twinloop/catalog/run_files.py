@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from twinloop.catalog.dataset_folder import Seal, broken, readable
+from twinloop.catalog.dataset_folder import Seal, escape_path, find_file_fault
 from twinloop.catalog.fsck import FsckFinding
 from twinloop.catalog.state import WorkspaceState
 from twinloop.core.errors import InputError
@@ -27,7 +27,7 @@ def seal_run(root: Path, state: WorkspaceState, folder: Path) -> int:
         return 0
     if name == "." or name.partition("/")[0] in _ELSEWHERE:
         return 0
-    seals = [Seal.of(root, path) for path in _files(root, root / name)]
+    seals = [Seal.of(root, path) for path in _list_files(root, root / name)]
     with state.transaction() as connection:
         held = connection.execute("SELECT path, folder FROM run_files").fetchall()
         gone = [(path,) for path, of in held if of == name or path.startswith(f"{name}/")]
@@ -47,21 +47,21 @@ def check_run_files(
         folders.setdefault(row["folder"], []).append(item)
     for name, seals in folders.items():
         if not os.path.lexists(root / name):
-            note(f"{readable(root / name)}, which a run wrote, is missing with {len(seals)} files.")
+            note(f"{escape_path(root / name)}, which a run wrote, is missing with {len(seals)} files.")
             continue
         for item in seals:
-            what = broken(root, item, deep=deep)
+            what = find_file_fault(root, item, deep=deep)
             if what is not None:
                 yield FsckFinding(
                     kind="run",
-                    where=readable(item.path),
-                    what=f"{readable(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
+                    where=escape_path(item.path),
+                    what=f"{escape_path(root / item.path)} {what.replace('it was added', 'its run was recorded')}.",
                     remedy="Restore a copy of the file, or run the command again. If the change was intended: "
-                    f"`twinloop fsck --accept {readable(item.path)}`.",
+                    f"`twinloop fsck --accept {escape_path(item.path)}`.",
                 )
 
 
-def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
+def accept_changes(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str]:
     """Record the present content of changed run files as intended; return a sentence per path (file or folder).
 
     Raises:
@@ -69,12 +69,12 @@ def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str
     """
     done = list[str]()
     for given in paths:
-        name = _within(root, given)
+        name = _make_relative(root, given)
         rows = state.rows("SELECT path FROM run_files WHERE path = ? OR substr(path, 1, ?) = ?",
                           (name, len(name) + 1, f"{name}/"))  # fmt: skip
         if not rows:
             raise InputError(
-                f"{readable(given)} is not a file of a recorded run. Only such files can be accepted as changed."
+                f"{escape_path(given)} is not a file of a recorded run. Only such files can be accepted as changed."
             )
         there = [Seal.of(root, row["path"]) for row in rows if (root / row["path"]).is_file()]
         with state.transaction() as connection:
@@ -83,12 +83,12 @@ def accept(root: Path, state: WorkspaceState, paths: Sequence[Path]) -> list[str
             connection.executemany("UPDATE run_files SET bytes = ?, sha256 = ? WHERE path = ?",
                                    [(item.bytes, item.sha256, item.path) for item in there])  # fmt: skip
         done.append(
-            f"{readable(name)}: {len(there)} are recorded as they are now, {len(rows) - len(there)} are missing."
+            f"{escape_path(name)}: {len(there)} are recorded as they are now, {len(rows) - len(there)} are missing."
         )
     return done
 
 
-def _within(root: Path, given: Path) -> str:
+def _make_relative(root: Path, given: Path) -> str:
     """Return a path relative to the workspace, whether it was given relative to the workspace or the current folder."""
     for path in (Path.cwd() / given, root / given):
         name = Path(os.path.normpath(path))
@@ -98,7 +98,7 @@ def _within(root: Path, given: Path) -> str:
     return given.as_posix()
 
 
-def _files(root: Path, folder: Path) -> Iterator[str]:
+def _list_files(root: Path, folder: Path) -> Iterator[str]:
     """Yield the files of a run's folder by their path in the workspace, without hidden files, links and pipes."""
     if (folder / layout.INFO).is_file():
         return
@@ -107,7 +107,7 @@ def _files(root: Path, folder: Path) -> Iterator[str]:
             if entry.name.startswith(".") or not _is_text(entry.name):
                 continue
             if entry.is_dir(follow_symlinks=False):
-                yield from _files(root, Path(entry.path))
+                yield from _list_files(root, Path(entry.path))
             elif entry.is_file(follow_symlinks=False):
                 yield Path(entry.path).relative_to(root).as_posix()
 

@@ -23,14 +23,20 @@ import pyarrow as pa
 from twinloop.catalog import state_schema
 from twinloop.catalog.state_digests import (
     RowDigests,
-    measured_digests,
-    store_all,
-    stored_digests,
+    compute_digests,
+    read_digests,
     write_count,
+    write_digests,
     write_hash,
 )
 from twinloop.catalog.state_schema import STATE_TABLES
-from twinloop.core.errors import DatasetError, DatasetLockedError, UnknownNameError, full, refused
+from twinloop.core.errors import (
+    DatasetError,
+    DatasetLockedError,
+    UnknownNameError,
+    convert_os_error,
+    make_disk_full_error,
+)
 
 BUSY_S = 30.0  # how long a writer waits for its turn: a commit takes milliseconds, so a longer wait is an error
 _CORRUPT = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
@@ -71,7 +77,7 @@ class WorkspaceState:
                 f"{path} is missing. `twinloop fsck --repair` rebuilds its index from the parts in {path.parent}; "
                 "labels and frozen datasets are only in this file and need a copy of it."
             )
-        with self._explained():
+        with self._translate_errors():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if not 1 <= version <= state_schema.VERSION:
             newer = version > state_schema.VERSION
@@ -91,12 +97,12 @@ class WorkspaceState:
             with contextlib.closing(sqlite3.connect(fresh)) as connection:
                 connection.executescript(f"PRAGMA journal_mode = WAL; BEGIN; {state_schema.create_sql()} COMMIT;")
                 with connection:
-                    store_all(connection, measured_digests(connection))
+                    write_digests(connection, compute_digests(connection))
                 connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             fresh.replace(path)
         except (sqlite3.Error, OSError) as error:
             _remove_unfinished(path)
-            raise refused(error, path) if isinstance(error, OSError) else _explanation(path, error) from error
+            raise convert_os_error(error, path) if isinstance(error, OSError) else _make_error(path, error) from error
         write_count(path, 0)
         return cls(path)
 
@@ -109,12 +115,12 @@ class WorkspaceState:
             DatasetError: the file cannot be written, the disk is full, or it is damaged.
         """
         connection = self._connection
-        with self._explained():
-            digests = self._digests(connection)  # before the transaction: a rollback would remove its triggers
+        with self._translate_errors():
+            digests = self._prepare_digests(connection)  # before the transaction: a rollback would remove its triggers
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection
-                count = _counted(connection)
+                count = _count_transaction(connection)
                 digests.store()
                 connection.execute("COMMIT")
             except BaseException:
@@ -130,7 +136,7 @@ class WorkspaceState:
         if connection.in_transaction:
             yield connection
             return
-        with self._explained():
+        with self._translate_errors():
             connection.execute("BEGIN")
             try:
                 yield connection
@@ -139,7 +145,7 @@ class WorkspaceState:
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[dict[str, Any]]:
         """Return the rows of an internal statement, each as a dictionary by column."""
-        with self._explained():
+        with self._translate_errors():
             cursor = self._connection.execute(sql, parameters)
             names = [entry[0] for entry in cursor.description]
             return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
@@ -151,10 +157,10 @@ class WorkspaceState:
 
     def counter(self, name: str) -> int:
         """Return a counter of transactions: of all (``state``), or of those that change the parts (``parts``)."""
-        with self._explained():
+        with self._translate_errors():
             return self._connection.execute("SELECT value FROM counters WHERE name = ?", (name,)).fetchone()[0]
 
-    def arrow(self, table: str, *, after: int = 0) -> pa.Table:
+    def read_table(self, table: str, *, after: int = 0) -> pa.Table:
         """Return a declared table as it is now; for a table with numbered rows, those after the first ``after``.
 
         Raises:
@@ -164,7 +170,7 @@ class WorkspaceState:
             raise UnknownNameError("table", table, STATE_TABLES, where=str(self.path))
         columns = STATE_TABLES[table].columns
         names = ", ".join(f'"{column.name}"' for column in columns)
-        with self._explained():
+        with self._translate_errors():
             found = self._connection.execute(
                 f"SELECT {names} FROM {table} WHERE rowid > ? ORDER BY rowid",  # noqa: S608 - names of our own
                 (after,),
@@ -178,9 +184,9 @@ class WorkspaceState:
         ]
         return pa.Table.from_arrays(arrays, schema=STATE_TABLES[table].schema)
 
-    def shrink(self) -> None:
+    def vacuum(self) -> None:
         """Rewrite the file without deleted data, so that no byte of it remains in the file or its log."""
-        with self._explained():
+        with self._translate_errors():
             self._connection.execute("VACUUM")
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -190,12 +196,12 @@ class WorkspaceState:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
-            if _refuses_writing(error):
+            if _is_read_only_error(error):
                 return
-            raise self._error(error) from error
-        with self._explained():
+            raise self._convert_error(error) from error
+        with self._translate_errors():
             try:
-                count = _take_steps(connection)
+                count = _run_migrations(connection)
                 connection.execute("COMMIT")
             except BaseException:
                 connection.execute("ROLLBACK")
@@ -207,7 +213,7 @@ class WorkspaceState:
         held = getattr(self._local, "held", None)
         if held is not None and held.process == os.getpid():
             if self._local.digests is not None:
-                self._note_file(held.connection)
+                self._record_file_hash(held.connection)
             held.connection.close()
         self._local.held = None
         if self._copy is not None:
@@ -223,7 +229,7 @@ class WorkspaceState:
             self._local.held, self._local.digests = held, None
         return held.connection
 
-    def _note_file(self, connection: sqlite3.Connection) -> None:
+    def _record_file_hash(self, connection: sqlite3.Connection) -> None:
         """Copy the write-ahead log into the file if no process reads the log, and record the file's hash."""
         with contextlib.suppress(sqlite3.Error):
             count = connection.execute("SELECT value FROM counters WHERE name = 'state'").fetchone()[0]
@@ -231,38 +237,38 @@ class WorkspaceState:
             if frames == done:
                 write_hash(self.path, count)
 
-    def _digests(self, connection: sqlite3.Connection) -> RowDigests:
+    def _prepare_digests(self, connection: sqlite3.Connection) -> RowDigests:
         """Return the accumulated digests of this thread's connection, created before its first transaction."""
         if self._local.digests is None:
             self._local.digests = RowDigests(connection)
-        self._local.digests.begin()
+        self._local.digests.discard_changes()
         return self._local.digests
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            return _opened(self.path)
+            return _open_connection(self.path)
         except sqlite3.OperationalError as error:
-            if _code(error) not in (*_READ_ONLY, *_NO_ROOM):
+            if _error_code(error) not in (*_READ_ONLY, *_NO_ROOM):
                 raise
-            self._copied_for_space = _code(error) in _NO_ROOM
+            self._copied_for_space = _error_code(error) in _NO_ROOM
         # SQLite reads a WAL through files that it creates next to it. If it cannot create them, a copy is read.
         if self._copy is None:
-            self._copy = _copy_of(self.path)
-        connection = _opened(Path(self._copy.name) / self.path.name)
+            self._copy = _copy_state(self.path)
+        connection = _open_connection(Path(self._copy.name) / self.path.name)
         connection.execute("PRAGMA query_only = ON")
         return connection
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise self._error(error) from error
+            raise self._convert_error(error) from error
 
-    def _error(self, error: sqlite3.Error) -> DatasetError:
-        if self._copied_for_space and _refuses_writing(error):
-            return full(self.path)
-        return _explanation(self.path, error)
+    def _convert_error(self, error: sqlite3.Error) -> DatasetError:
+        if self._copied_for_space and _is_read_only_error(error):
+            return make_disk_full_error(self.path)
+        return _make_error(self.path, error)
 
 
 def now() -> str:
@@ -270,9 +276,9 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
+def _make_error(path: Path, error: sqlite3.Error) -> DatasetError:
     """Return the error to raise in place of an error of SQLite."""
-    code = _code(error)
+    code = _error_code(error)
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return DatasetLockedError(
             f"Another process has been writing to {path} for more than {BUSY_S:.0f} s. Wait for it to end, "
@@ -284,8 +290,8 @@ def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
             "index from the parts; labels and frozen datasets are then copied as far as they can be read."
         )
     if code == sqlite3.SQLITE_FULL:
-        return UnreachableStateError(str(full(path)))
-    if _refuses_writing(error):
+        return UnreachableStateError(str(make_disk_full_error(path)))
+    if _is_read_only_error(error):
         return UnreachableStateError(
             f"{path} cannot be written ({error}). Make the workspace writable, or work in a copy of it; "
             "queries still work."
@@ -298,7 +304,7 @@ def _explanation(path: Path, error: sqlite3.Error) -> DatasetError:
     return DatasetError(f"{path}: {error}. Run `twinloop fsck` to check the catalog.")
 
 
-def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
+def _copy_state(path: Path) -> tempfile.TemporaryDirectory[str]:
     """Copy a SQLite file and its write-ahead log to a temporary folder.
 
     Raises:
@@ -310,11 +316,11 @@ def _copy_of(path: Path) -> tempfile.TemporaryDirectory[str]:
             if source.is_file():
                 shutil.copy(source, Path(folder.name) / source.name)
     except OSError as error:
-        raise refused(error, f"A copy of {path} in {tempfile.gettempdir()}") from error
+        raise convert_os_error(error, f"A copy of {path} in {tempfile.gettempdir()}") from error
     return folder
 
 
-def _code(error: sqlite3.Error) -> int:
+def _error_code(error: sqlite3.Error) -> int:
     return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
@@ -327,34 +333,34 @@ def _remove_unfinished(path: Path) -> None:
                 left.unlink()
 
 
-def _counted(connection: sqlite3.Connection) -> int:
+def _count_transaction(connection: sqlite3.Connection) -> int:
     """Increment the counter of transactions; return the new value."""
     sql = "UPDATE counters SET value = value + 1 WHERE name = 'state' RETURNING value"
     return connection.execute(sql).fetchall()[0][0]
 
 
-def _take_steps(connection: sqlite3.Connection) -> int:
+def _run_migrations(connection: sqlite3.Connection) -> int:
     """Migrate a file to this version within a transaction; return the number of the transaction."""
     # Another process may have done it meanwhile.
     version = connection.execute("PRAGMA user_version").fetchone()[0]
-    stored = stored_digests(connection)
-    before = measured_digests(connection) if stored is not None else {}
+    stored = read_digests(connection)
+    before = compute_digests(connection) if stored is not None else {}
     for step in range(version, state_schema.VERSION):
         for statement in state_schema.STEPS[step]:
             connection.execute(statement)
     connection.execute(f"PRAGMA user_version = {max(version, state_schema.VERSION)}")
-    count = _counted(connection)
+    count = _count_transaction(connection)
     # A row that was changed outside of a commit is still reported after the migration.
     wrong = {name: (stored or {}).get(name, 0) ^ digest for name, digest in before.items()}
-    store_all(connection, {n: digest ^ wrong.get(n, 0) for n, digest in measured_digests(connection).items()})
+    write_digests(connection, {n: digest ^ wrong.get(n, 0) for n, digest in compute_digests(connection).items()})
     return count
 
 
-def _refuses_writing(error: sqlite3.Error) -> bool:
-    return _code(error) in _READ_ONLY or "readonly" in str(error)
+def _is_read_only_error(error: sqlite3.Error) -> bool:
+    return _error_code(error) in _READ_ONLY or "readonly" in str(error)
 
 
-def _opened(path: Path) -> sqlite3.Connection:
+def _open_connection(path: Path) -> sqlite3.Connection:
     connection = sqlite3.connect(path, timeout=BUSY_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA foreign_keys = ON")

@@ -33,45 +33,45 @@ def count_file(state: Path) -> Path:
 
 def write_count(state: Path, count: int) -> None:
     """Write the number of a commit; does nothing if the folder cannot be written."""
-    _write(state, _line(f"{count:0{_COUNT}d}"), 0)
+    _write_line(state, _format_line(f"{count:0{_COUNT}d}"), 0)
 
 
 def write_hash(state: Path, count: int) -> None:
     """Write the SHA-256 of the present ``state.sqlite`` after a commit; does nothing if that is impossible."""
     with contextlib.suppress(OSError):
-        _write(state, _line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
+        _write_line(state, _format_line(f"{count:0{_COUNT}d} {sha256_file(state)}"), _FIRST)
 
 
 def read_count(state: Path) -> int | None:
     """Return the number of the newest commit; None if the file is missing or damaged."""
-    lines = _lines(state)
+    lines = _read_lines(state)
     return int(lines[0]) if lines else None
 
 
 def read_hash(state: Path, count: int) -> str | None:
     """Return the SHA-256 of ``state.sqlite`` after a commit, or None if it was not recorded."""
-    lines = _lines(state)
+    lines = _read_lines(state)
     number, _, digest = (lines[1] if len(lines) > 1 else "").partition(" ")
     return digest if digest and int(number) == count else None
 
 
-def _write(state: Path, line: bytes, at: int) -> None:
+def _write_line(state: Path, line: bytes, at: int) -> None:
     with contextlib.suppress(OSError):
         # In place and in one call: a process that is killed leaves the old line or the new one.
         handle = os.open(count_file(state), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o644)
         try:
-            if not _lines(state):
+            if not _read_lines(state):
                 os.ftruncate(handle, 0)  # the present content is damaged
             os.pwrite(handle, line, at)
         finally:
             os.close(handle)
 
 
-def _line(text: str) -> bytes:
+def _format_line(text: str) -> bytes:
     return f"{text} {sha256_bytes(text.encode())[:_CHECK]}\n".encode()
 
 
-def _lines(state: Path) -> list[str]:
+def _read_lines(state: Path) -> list[str]:
     """Return the lines without their checksums; an empty list if one of them is damaged."""
     file = count_file(state)
     try:
@@ -79,7 +79,7 @@ def _lines(state: Path) -> list[str]:
         texts = [line.rpartition(" ")[0] for line in data.decode("ascii").splitlines()]
     except (OSError, UnicodeDecodeError):
         return []
-    return texts if data == b"".join(_line(text) for text in texts) else []
+    return texts if data == b"".join(_format_line(text) for text in texts) else []
 
 
 TABLE = "row_digests"
@@ -96,12 +96,16 @@ class RowDigests:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._changes: dict[str, int] = {}
-        connection.create_function("note_row", -1, self._note)
+        connection.create_function("note_row", -1, self._record_row)
         connection.execute("PRAGMA recursive_triggers = ON")  # otherwise rows that INSERT OR REPLACE removes are missed
-        triggers = [_trigger(connection, table, *event) for table in _tables(connection) for event in _EVENTS.items()]
+        triggers = [
+            _format_trigger(connection, table, *event)
+            for table in _list_tables(connection)
+            for event in _EVENTS.items()
+        ]
         connection.executescript("\n".join(triggers))
 
-    def begin(self) -> None:
+    def discard_changes(self) -> None:
         """Discard the changes of a transaction that was rolled back."""
         self._changes.clear()
 
@@ -111,51 +115,52 @@ class RowDigests:
         self._connection.executemany(toggle, [(change, change, table) for table, change in self._changes.items()])
         self._changes.clear()
 
-    def _note(self, table: str, *row: Any) -> None:
-        self._changes[table] = self._changes.get(table, 0) ^ _hash(row)
+    def _record_row(self, table: str, *row: Any) -> None:
+        self._changes[table] = self._changes.get(table, 0) ^ _hash_row(row)
 
 
-def measured_digests(connection: sqlite3.Connection) -> dict[str, int]:
+def compute_digests(connection: sqlite3.Connection) -> dict[str, int]:
     """Return the digests of all tables from their present rows."""
     before = connection.text_factory
-    connection.text_factory = _text
+    connection.text_factory = _decode_text
     try:
-        found = {name: _digest(connection.execute(f'SELECT * FROM "{name}"')) for name in _tables(connection)}  # noqa: S608
-        found[_SCHEMA] = _digest(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
+        rows = {name: f'SELECT * FROM "{name}"' for name in _list_tables(connection)}  # noqa: S608
+        found = {name: _combine_hashes(connection.execute(query)) for name, query in rows.items()}
+        found[_SCHEMA] = _combine_hashes(connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_master"))
     finally:
         connection.text_factory = before
     return found
 
 
-def stored_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
+def read_digests(connection: sqlite3.Connection) -> dict[str, int] | None:
     """Return the digests that the last transactions stored; None for a file that has none yet."""
-    if TABLE not in _tables(connection, kept=True):
+    if TABLE not in _list_tables(connection, kept=True):
         return None
     return dict(connection.execute(f"SELECT name, digest FROM {TABLE}").fetchall())  # noqa: S608
 
 
-def store_all(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
+def write_digests(connection: sqlite3.Connection, digests: dict[str, int]) -> None:
     """Replace the stored digests."""
     connection.execute(f"DELETE FROM {TABLE}")  # noqa: S608
     connection.executemany(f"INSERT INTO {TABLE} VALUES (?, ?)", list(digests.items()))  # noqa: S608
 
 
-def changed_tables(connection: sqlite3.Connection) -> list[str]:
+def find_changed_tables(connection: sqlite3.Connection) -> list[str]:
     """Return the tables whose rows differ from the committed ones; empty for a file without digests."""
-    stored = stored_digests(connection)
+    stored = read_digests(connection)
     if stored is None:
         return []
-    measured = measured_digests(connection)
+    measured = compute_digests(connection)
     return sorted(name for name in stored.keys() | measured.keys() if stored.get(name) != measured.get(name))
 
 
-def _tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
+def _list_tables(connection: sqlite3.Connection, *, kept: bool = False) -> list[str]:
     """Return the names of the tables; with ``kept`` also the table of digests."""
     rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name").fetchall()
     return [row[0] for row in rows if not row[0].startswith("sqlite_") and (kept or row[0] != TABLE)]
 
 
-def _trigger(connection: sqlite3.Connection, table: str, event: str, rows: Iterable[str]) -> str:
+def _format_trigger(connection: sqlite3.Connection, table: str, event: str, rows: Iterable[str]) -> str:
     columns = [row[1] for row in connection.execute(f'PRAGMA table_info("{table}")')]
     values = [", ".join(f'{row}."{column}"' for column in columns) for row in rows]
     calls = [f"note_row('{table}', {row})" for row in values]
@@ -165,19 +170,19 @@ def _trigger(connection: sqlite3.Connection, table: str, event: str, rows: Itera
     )
 
 
-def _digest(rows: Iterable[tuple[Any, ...]]) -> int:
+def _combine_hashes(rows: Iterable[tuple[Any, ...]]) -> int:
     digest = 0
     for row in rows:
-        digest ^= _hash(row)
+        digest ^= _hash_row(row)
     return digest
 
 
-def _hash(row: tuple[Any, ...]) -> int:
+def _hash_row(row: tuple[Any, ...]) -> int:
     # `ascii` and not `repr`, which writes new characters of Unicode differently in each version of Python.
     made = hashlib.blake2b(ascii(row).encode(), digest_size=8).digest()
     return int.from_bytes(made, "little", signed=True)
 
 
-def _text(raw: bytes) -> str:
+def _decode_text(raw: bytes) -> str:
     """Decode bytes to text without loss, even if they are not UTF-8."""
     return raw.decode("utf-8", "surrogateescape")

@@ -353,12 +353,12 @@ INSERT INTO counters VALUES ('parts', 0), ('state', 0);
 
 def create_sql() -> str:
     """Return the statements that create an empty ``state.sqlite``."""
-    tables = "\n".join(_create(table) for table in STATE_TABLES.values())
+    tables = "\n".join(_format_create_table(table) for table in STATE_TABLES.values())
     rest = "\n".join((*RELEASE_TRIGGERS, _HIDDEN, *_INTEGRITY))
     return f"{tables}{SAID_INDEXES}{rest}PRAGMA user_version = {VERSION};"
 
 
-def _create(table: CatalogTable) -> str:
+def _format_create_table(table: CatalogTable) -> str:
     columns = [f'"{c.name}" {_SQL[c.type]}{"" if c.optional else " NOT NULL"}' for c in table.columns]
     key = ", ".join(f'"{name}"' for name in table.key)
     return f"CREATE TABLE {table.name} ({', '.join(columns)}, PRIMARY KEY ({key}));"

@@ -32,7 +32,7 @@ _TOO_LARGE = ("Out of Memory", "MemoryError", "bad_alloc", "bad allocation", "fa
 
 
 @contextlib.contextmanager
-def explained(
+def translate_errors(
     columns: Callable[[], Mapping[str, list[str]]] | Sequence[str], reworded: Callable[[str], str] = str
 ) -> Iterator[None]:
     """Convert DuckDB's errors to errors of twinloop.
@@ -48,10 +48,10 @@ def explained(
     except (duckdb.Error, pa.ArrowException, OSError, MemoryError) as error:
         text = reworded(str(error)) or type(error).__name__
         known = columns() if callable(columns) and _COLUMN.search(text) else {}
-        raise _ours(text, known) from error
+        raise _convert_error(text, known) from error
 
 
-def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
+def _convert_error(text: str, columns: Mapping[str, list[str]]) -> Exception:
     table, column, function = _TABLE.search(text), _COLUMN.search(text), _FUNCTION.search(text)
     if table:
         return UnknownNameError("table", table["name"], NAMES, where="the catalog")
@@ -61,14 +61,14 @@ def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
         return UnknownNameError("column", name, existing, where="the tables of this statement")
     first = text.splitlines()[0]
     if function:
-        return InputError(f"There is no function {function['name']} in DuckDB's SQL. {_hint(text)}".strip())
+        return InputError(f"There is no function {function['name']} in DuckDB's SQL. {_find_hint(text)}".strip())
     missing, excess = _MISSING.search(first), _EXCESS.search(first)
     if missing:
-        return InputError(_without_value(missing["names"].split(", ")))
+        return InputError(_explain_missing_value(missing["names"].split(", ")))
     if excess:
         return InputError(f"The statement has no parameter {excess['names']}. Parameters are written $NAME or ?.")
     if any(sign in text for sign in _BLOCKED):
-        return _reads(first)
+        return _make_forbidden_read_error(first)
     if any(sign in text for sign in _TOO_LARGE):
         return InputError(
             f"The statement takes more memory than allowed ({first}). Select fewer columns or rows, or raise "
@@ -76,10 +76,10 @@ def _ours(text: str, columns: Mapping[str, list[str]]) -> Exception:
         )
     if ".parquet" in text:
         return DatasetError(f"A file that the statement reads is damaged or missing ({first}). Run `twinloop fsck`.")
-    return InputError(f"{first} {_line(text)}".strip())
+    return InputError(f"{first} {_find_line(text)}".strip())
 
 
-def _without_value(names: Sequence[str]) -> str:
+def _explain_missing_value(names: Sequence[str]) -> str:
     if names[0].isdigit():
         return (
             f"There are no values for {len(names)} question marks of the statement. Give as many parameters; to "
@@ -89,13 +89,13 @@ def _without_value(names: Sequence[str]) -> str:
     return f"There is no value for {wanted} of the statement. Give it as a parameter: --params {given}."
 
 
-def _hint(text: str) -> str:
+def _find_hint(text: str) -> str:
     """Return DuckDB's proposal in an error text."""
     found = re.search(r"^Did you mean .+$", text, re.MULTILINE)
     return found[0] if found else ""
 
 
-def _line(text: str) -> str:
+def _find_line(text: str) -> str:
     """Return the line of the statement in DuckDB's error text."""
     found = re.search(r"^LINE \d+: (.+)$", text, re.MULTILINE)
     return f"Near: {found[1].strip()}" if found else ""
@@ -142,27 +142,27 @@ _SHOWN = {"tables", "__show_tables_expanded"}
 _PLAIN = re.compile(r"[\w -]+")  # a name that cannot be a file's
 
 
-def require_reading(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+def require_read_only(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
     """Check that SQL is one statement that only reads views of the catalog.
 
     Raises:
         InputError: not one statement, or one that does more than read views; the message names the reason.
         UnknownNameError: it names a table that is neither a view nor defined in the statement.
     """
-    _require_readable(sql)
+    _require_valid_text(sql)
     statements = connection.extract_statements(sql)
     if len(statements) != 1:
         raise InputError(f"One statement is run at a time; this text has {len(statements)}. Give one SELECT.")
     kind = statements[0].type.name
     if kind != "SELECT":
-        raise _writes(kind)
-    nodes = list(_nodes(_tree(connection, sql)))
-    own = {name for node in nodes for name in _named_here(node)}
+        raise _make_not_read_only_error(kind)
+    nodes = list(_iterate_nodes(_parse_tree(connection, sql)))
+    own = {name for node in nodes for name in _iterate_defined_names(node)}
     for node in nodes:
-        _check(node, own)
+        _check_node(node, own)
 
 
-def _require_readable(sql: str) -> None:
+def _require_valid_text(sql: str) -> None:
     if "\0" in sql or (not sql.isascii() and any("\ud800" <= letter <= "\udfff" for letter in sql)):
         raise InputError("The statement has invalid characters (NUL, or an unpaired UTF-16 surrogate). Remove them.")
     if len(sql) > LONGEST_WITH_IDS or (len(sql) > LONGEST and len(_IDS.sub("", sql)) > LONGEST):
@@ -172,7 +172,7 @@ def _require_readable(sql: str) -> None:
         )
 
 
-def _tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
+def _parse_tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
     """Return the syntax tree of a statement."""
     [[text]] = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchall()
     try:
@@ -184,7 +184,7 @@ def _tree(connection: duckdb.DuckDBPyConnection, sql: str) -> Mapping[str, Any]:
     return tree
 
 
-def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
+def _iterate_nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
     """Yield all objects of a tree, without recursion."""
     left = [tree]
     while left:
@@ -196,7 +196,7 @@ def _nodes(tree: Any) -> Iterator[Mapping[str, Any]]:
             left.extend(item)
 
 
-def _named_here(node: Mapping[str, Any]) -> Iterator[str]:
+def _iterate_defined_names(node: Mapping[str, Any]) -> Iterator[str]:
     """Yield the names of tables that a node defines with ``WITH``."""
     common = node.get("cte_map")
     entries = common.get("map", ()) if isinstance(common, dict) else ()
@@ -205,25 +205,25 @@ def _named_here(node: Mapping[str, Any]) -> Iterator[str]:
             yield name.lower()
 
 
-def _check(node: Mapping[str, Any], own: set[str]) -> None:
+def _check_node(node: Mapping[str, Any], own: set[str]) -> None:
     """Refuse a node that is unknown, or that names an object or function that statements may not use."""
     kind, expression = node.get("type"), node.get("class")
     if any(key.endswith("info_type") for key in node):
-        raise _writes(str(next(node[key] for key in node if key.endswith("info_type"))))
+        raise _make_not_read_only_error(str(next(node[key] for key in node if key.endswith("info_type"))))
     if isinstance(expression, str):
         if expression not in _EXPRESSIONS:
-            raise _writes(expression)
+            raise _make_not_read_only_error(expression)
         if expression in ("FUNCTION", "WINDOW") and "function_name" in node:
             _check_function(str(node["function_name"]))
     elif isinstance(kind, str):
         if kind not in _NODES:
-            raise _writes(kind)
+            raise _make_not_read_only_error(kind)
         if kind == "BASE_TABLE":
             _check_table(node, own)
         elif kind == "TABLE_FUNCTION":
             _check_table_function(node)
         elif kind == "SHOW_REF":
-            _check_shown(node, own)
+            _check_show(node, own)
 
 
 def _check_table(node: Mapping[str, Any], own: set[str]) -> None:
@@ -239,22 +239,22 @@ def _check_table_function(node: Mapping[str, Any]) -> None:
     function = node.get("function")
     name = str(function.get("function_name", "")) if isinstance(function, dict) else ""
     if name.lower() not in TABLE_FUNCTIONS:
-        raise _reads(f"{name}() is refused")
+        raise _make_forbidden_read_error(f"{name}() is refused")
 
 
 def _check_function(name: str) -> None:
     if name.lower() in REFUSED_FUNCTIONS or name.startswith("__internal"):
-        raise _reads(f"{name}() is refused")
+        raise _make_forbidden_read_error(f"{name}() is refused")
 
 
-def _check_shown(node: Mapping[str, Any], own: set[str]) -> None:
+def _check_show(node: Mapping[str, Any], own: set[str]) -> None:
     """Check ``DESCRIBE`` and ``SHOW``, which name a table, or a setting if there is no such table."""
     name = str(node.get("table_name") or "").strip('"').lower()
     if name and name not in {*NAMES, *own, *_SHOWN}:
         raise UnknownNameError("table", name, NAMES, where="the catalog")
 
 
-def _writes(kind: str) -> InputError:
+def _make_not_read_only_error(kind: str) -> InputError:
     word = kind.removesuffix("_QUERY_NODE").removesuffix("_INFO").replace("_", " ")
     return InputError(
         f"{word} does more than read, but only twinloop's own commands change the catalog. Give one SELECT; "
@@ -262,7 +262,7 @@ def _writes(kind: str) -> InputError:
     )
 
 
-def _reads(what: str) -> InputError:
+def _make_forbidden_read_error(what: str) -> InputError:
     return InputError(
         f"A statement can read only the catalog's views, no files and no settings ({what}). "
         "`twinloop query --help` lists the views."

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 
-from twinloop.catalog.frozen import LISTS
+from twinloop.catalog.dataset_versions import LISTS
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state_schema import STATE_TABLES
 from twinloop.core.engine_faults import ENGINE_FAULTS, ENGINES, JACOBIANS, SOLVERS
@@ -158,16 +158,16 @@ def latest_sql(source: str, key: Iterable[str]) -> str:
         ) WHERE run_id = latest"""  # noqa: S608 - names of our own
 
 
-def named(sql: str) -> set[str]:
+def find_required_views(sql: str) -> set[str]:
     """Return the views that a statement may use, and all views that these are built from; may include unused ones."""
-    return _with_needs(_words(sql))
+    return _add_required_views(_find_view_names(sql))
 
 
-def _with_needs(names: Iterable[str]) -> set[str]:
+def _add_required_views(names: Iterable[str]) -> set[str]:
     names = set(names)
-    more = names.union(*(_words(DERIVED[name]) for name in names if name in DERIVED))
-    return names if more == names else _with_needs(more)
+    more = names.union(*(_find_view_names(DERIVED[name]) for name in names if name in DERIVED))
+    return names if more == names else _add_required_views(more)
 
 
-def _words(sql: str) -> set[str]:
+def _find_view_names(sql: str) -> set[str]:
     return {word.lower() for word in _WORD.findall(sql)}.intersection(NAMES)

@@ -13,13 +13,13 @@ import pyarrow as pa
 import yaml
 
 from twinloop import __version__
-from twinloop.catalog.adding import AddResult, add_folder, key_of
+from twinloop.catalog.adding import AddResult, add_folder, encode_episode_id
 from twinloop.catalog.dataset_folder import Fingerprint
-from twinloop.catalog.frozen import DatasetVersion, freeze, frozen, record_policy
+from twinloop.catalog.dataset_versions import DatasetVersion, freeze, load_dataset_version, record_policy
 from twinloop.catalog.label_checks import Label
-from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, write
+from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, write_labels
 from twinloop.catalog.limits import QueryLimits
-from twinloop.catalog.parts import LENGTH, DraftPart, PartFile, PartStore, enlist, rows_of_table, ulid
+from twinloop.catalog.parts import LENGTH, DraftPart, PartFile, PartStore, convert_table_rows, register_parts, ulid
 from twinloop.catalog.querying import CatalogQueries
 from twinloop.catalog.schema import EPISODES, TABLES
 from twinloop.catalog.state import WorkspaceState, now
@@ -27,7 +27,7 @@ from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.core.extension import approve_if_possible
 from twinloop.core.files import dumps, write_text
 from twinloop.core.records import Source
-from twinloop.core.redaction import redacted, redacted_values, redacted_words
+from twinloop.core.redaction import redact_text, redact_values, redact_words
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -55,7 +55,7 @@ class Workspace:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.config = _config(root / FILE)
+        self.config = _read_config(root / FILE)
         self.state = WorkspaceState(root / "catalog" / STATE)
         self.parts = PartStore(root / "catalog", self.state)
         self._queries = CatalogQueries(self.parts, self.folder, QueryLimits.read(self.config, root / FILE))
@@ -158,7 +158,7 @@ class Workspace:
         """
         folder = Path(folder).absolute()
         return add_folder(
-            self.parts, folder, path=self._written_down(folder), batch=batch, source=source, run_id=run_id
+            self.parts, folder, path=self._format_stored_path(folder), batch=batch, source=source, run_id=run_id
         )
 
     def append(self, table: str, rows: pa.Table, *, run_id: str) -> str:
@@ -177,11 +177,11 @@ class Workspace:
         if EPISODES.name in tables:
             raise InputError("Rows of episodes come from datasets: `Workspace.add` a folder.")
         drafts = [
-            DraftPart(table=table, rows=rows_of_table(table, rows, given={"run_id": run_id}))
+            DraftPart(table=table, rows=convert_table_rows(table, rows, given={"run_id": run_id}))
             for table, rows in tables.items()
         ]
-        with self.parts.written(drafts, run_id=run_id) as written, self.state.transaction() as connection:
-            enlist(connection, written)
+        with self.parts.write_parts(drafts, run_id=run_id) as written, self.state.transaction() as connection:
+            register_parts(connection, written)
         return [part.part for part in written]
 
     def locate(self, episode_id: str) -> EpisodeLocation:
@@ -194,10 +194,10 @@ class Workspace:
         rows = self.state.rows(
             "SELECT p.batch, p.episode_index FROM places p JOIN batches b USING (batch) WHERE p.episode_id = ? "
             "ORDER BY b.added, p.episode_index",
-            (key_of(episode_id),),
+            (encode_episode_id(episode_id),),
         )
         if not rows:
-            raise UnknownNameError("episode", episode_id, self._alike(episode_id), where=str(self.root))
+            raise UnknownNameError("episode", episode_id, self._find_similar_ids(episode_id), where=str(self.root))
         problem: DatasetError | None = None
         for row in rows:
             try:
@@ -225,7 +225,7 @@ class Workspace:
                 f"Batch {batch} is no longer at {folder}. Move it back; or `twinloop add` it at its new place "
                 "(`twinloop fsck --repair` looks for it in the workspace)."
             )
-        if Fingerprint.of(folder).since(Fingerprint.from_text(row["files"])) == "changed":
+        if Fingerprint.of(folder).change_since(Fingerprint.from_text(row["files"])) == "changed":
             raise DatasetError(
                 f"{folder} was rewritten since the workspace added it as batch {batch}. Update the catalog: "
                 f"`twinloop add {folder}`."
@@ -249,8 +249,8 @@ class Workspace:
 
         Credentials are removed from the record.
         """
-        where = None if folder is None else redacted(self._written_down(Path(folder).absolute()))
-        texts = (dumps(redacted_words(arguments)), dumps(redacted_values(dict(result))))
+        where = None if folder is None else redact_text(self._format_stored_path(Path(folder).absolute()))
+        texts = (dumps(redact_words(arguments)), dumps(redact_values(dict(result))))
         times = [moment.astimezone(UTC).isoformat(timespec="milliseconds") for moment in (started, ended)]
         values = (verb, where, *texts, *times, __version__)
         with self.state.transaction() as connection:
@@ -260,7 +260,7 @@ class Workspace:
             connection.execute("INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *values))
         return run_id
 
-    def bury(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
+    def exclude_episodes(self, episode_ids: Sequence[str], reason: str, by: str) -> int:
         """Exclude episodes from the view ``episodes``, with a reason; return the number newly excluded.
 
         Nothing is deleted.
@@ -270,7 +270,7 @@ class Workspace:
             sql = "INSERT OR IGNORE INTO tombstones VALUES (?, ?, ?, ?)"
             return connection.executemany(sql, rows).rowcount
 
-    def unbury(self, episode_ids: Sequence[str]) -> int:
+    def include_episodes(self, episode_ids: Sequence[str]) -> int:
         """Include excluded episodes in the view ``episodes`` again; return their number."""
         with self.state.transaction() as connection:
             sql = "DELETE FROM tombstones WHERE episode_id = ?"
@@ -280,9 +280,9 @@ class Workspace:
         """Freeze the present result of a statement as a dataset version; see `catalog.frozen.freeze`."""
         return freeze(self, name, sql, note)
 
-    def frozen(self, reference: str) -> DatasetVersion:
-        """Return the dataset version of a name, ``NAME@VERSION`` or hash; see `catalog.frozen.frozen`."""
-        return frozen(self, reference)
+    def find_dataset_version(self, reference: str) -> DatasetVersion:
+        """Return the dataset version of a name, ``NAME@VERSION`` or hash; see `catalog.frozen.load_dataset_version`."""
+        return load_dataset_version(self, reference)
 
     def record_policy(
         self,
@@ -305,8 +305,8 @@ class Workspace:
         survey: ReviewRecord | None = None,
         run_id: str | None = None,
     ) -> LabelWriteResult:
-        """Write labels of episodes, all or none; see `catalog.labels.write`."""
-        return write(self, labels, add=add, survey=survey, run_id=run_id)
+        """Write labels of episodes, all or none; see `catalog.labels.write_labels`."""
+        return write_labels(self, labels, add=add, survey=survey, run_id=run_id)
 
     def close(self) -> None:
         """Close the database connections."""
@@ -319,13 +319,13 @@ class Workspace:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _written_down(self, folder: Path) -> str:
+    def _format_stored_path(self, folder: Path) -> str:
         """Return a path as the catalog stores it: relative if it is inside the workspace."""
         with contextlib.suppress(ValueError):
             return folder.resolve().relative_to(self.root.resolve()).as_posix()
         return folder.resolve().as_posix()
 
-    def _alike(self, episode_id: str) -> list[str]:
+    def _find_similar_ids(self, episode_id: str) -> list[str]:
         """Return ids with the same beginning, for messages."""
         prefix = episode_id[:4]
         with contextlib.suppress(ValueError):
@@ -337,7 +337,7 @@ class Workspace:
         return []
 
 
-def _config(path: Path) -> dict[str, Any]:
+def _read_config(path: Path) -> dict[str, Any]:
     value = load_yaml(path)
     if not isinstance(value, dict):
         raise InputError(f"{path} has no settings. It needs at least a name, such as `name: my-cell`.")

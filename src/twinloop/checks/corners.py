@@ -17,7 +17,7 @@ from twinloop.tasks.placement import place_clutter
 from twinloop.twin import Param, Twin
 
 
-def drawn(twin: Twin) -> list[Param]:
+def find_drawn_params(twin: Twin) -> list[Param]:
     """Return the parameters that the default randomization draws and that affect physics."""
     return [p for p in twin.params.values() if p.default_range is not None and not p.quantity.visual]
 
@@ -27,29 +27,32 @@ def command_ranges(model: mujoco.MjModel) -> NDArray[np.float64]:
     return np.where(model.actuator_ctrllimited[:, None].astype(bool), model.actuator_ctrlrange, (-1.0, 1.0)).T
 
 
-def at(param: Param, high: bool) -> float:
+def range_end(param: Param, high: bool) -> float:
     """Return one end of a parameter's default range, in SI units."""
     ends = param.absolute(param.default_range or (param.nominal, param.nominal), param.op)
     return float(max(ends) if high else min(ends))
 
 
-def corner(twin: Twin, chosen: Callable[[Param], bool | None]) -> dict[str, float]:
+def corner_values(twin: Twin, chosen: Callable[[Param], bool | None]) -> dict[str, float]:
     """Return the values with each drawn parameter at its high end, its low end, or (None) left nominal."""
-    picks = ((param, chosen(param)) for param in drawn(twin))
-    return {param.name: at(param, high) for param, high in picks if high is not None}
+    picks = ((param, chosen(param)) for param in find_drawn_params(twin))
+    return {param.name: range_end(param, high) for param, high in picks if high is not None}
 
 
 def corner_table(twin: Twin, nworld: int, *, seed: int) -> ParamTable:
     """Return worlds at corners: 0 all low, 1 all high, the others with a random end of each range."""
-    params = drawn(twin)
+    params = find_drawn_params(twin)
     coins = uniforms(seed, "checks/corners", np.arange(nworld), size=max(len(params), 1)) > 0.5
     coins[0] = False
     coins[1:2] = True
-    columns = {param.name: np.where(coins[:, i], at(param, True), at(param, False)) for i, param in enumerate(params)}
+    columns = {
+        param.name: np.where(coins[:, i], range_end(param, True), range_end(param, False))
+        for i, param in enumerate(params)
+    }
     return twin.table(nworld, columns)
 
 
-def initial_at(twin: Twin, params: ParamTable) -> InitialState:
+def make_initial_state(twin: Twin, params: ParamTable) -> InitialState:
     """Return the starting pose with objects placed by the table and clutter dropped around them."""
     start = InitialState.home(twin, params.nworld)
     qpos, mocap = start.qpos.copy(), start.mocap_pos.copy()
@@ -91,7 +94,7 @@ class FailingParameter:
 
     def text(self) -> str:
         """Describe the parameter and its range in words."""
-        low, high = at(self.param, high=False), at(self.param, high=True)
+        low, high = range_end(self.param, high=False), range_end(self.param, high=True)
         how = "alone" if self.alone else "together with others"
         return f"{self.param.name} = {self.value:g} {self.param.unit} {how} (default range {low:g} to {high:g})"
 
@@ -106,9 +109,9 @@ def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingP
         broken: the diverged corner, one row.
         trial: runs worlds under the same conditions as that corner.
     """
-    params = drawn(twin)
-    ends = [(param, at(param, high)) for param in params for high in (False, True)]
-    alone = twin.table(len(ends), _one_each(ends))
+    params = find_drawn_params(twin)
+    ends = [(param, range_end(param, high)) for param in params for high in (False, True)]
+    alone = twin.table(len(ends), _single_parameter_columns(ends))
     culprits = [
         FailingParameter(param=param, value=value, alone=True)
         for (param, value), breaks in zip(ends, trial(alone), strict=True)
@@ -118,11 +121,11 @@ def find_culprits(twin: Twin, broken: ParamTable, trial: Trial) -> list[FailingP
         return culprits
     return [
         FailingParameter(param=param, value=float(broken[param.name][0]), alone=False)
-        for param in _smallest(twin, params, broken, trial)
+        for param in _find_smallest_set(twin, params, broken, trial)
     ]
 
 
-def _smallest(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial) -> list[Param]:
+def _find_smallest_set(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial) -> list[Param]:
     """Return a set of parameters that diverges at its corner values, and does not without any one of them.
 
     The parameters are set to nominal one after the other; each stays nominal if the world still diverges.
@@ -136,7 +139,7 @@ def _smallest(twin: Twin, params: list[Param], broken: ParamTable, trial: Trial)
     return kept
 
 
-def _one_each(ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
+def _single_parameter_columns(ends: list[tuple[Param, float]]) -> dict[str, NDArray[np.float64]]:
     """Return table columns in which world i has the i-th parameter at its end and all others nominal."""
     columns: dict[str, NDArray[np.float64]] = {}
     for world, (param, value) in enumerate(ends):

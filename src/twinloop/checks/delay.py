@@ -19,7 +19,7 @@ from twinloop.checks.report import CheckOutcome
 from twinloop.core.params import ParamTable
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.command import CommandPath
-from twinloop.simulate.drives import DriveStages, drive_world
+from twinloop.simulate.drives import DriveStages, apply_drives
 from twinloop.twin import Twin
 
 LEAD_STEPS = 2  # control steps before the command changes
@@ -47,8 +47,8 @@ def check_delay(twin: Twin) -> CheckOutcome:
     missing = [a for a in twin.robot.actuator_names if f"actuator/{a}/delay" not in twin.params]
     if missing:
         return CheckOutcome.skip(name, f"actuator/{missing[0]}/delay is not a parameter of the twin")
-    probe = _probe(twin)
-    onset, differing = _onset(twin, probe)
+    probe = _make_probe(twin)
+    onset, differing = _measure_onset(twin, probe)
     error = np.abs(onset - probe.delay_s) / twin.dt
     worst = int(np.argmax(error))
     joint = twin.robot.joints[probe.joint[worst]]
@@ -72,7 +72,7 @@ def delays_to_try(twin: Twin) -> NDArray[np.float64]:
     return np.unique([delay for delay in [*periods, *ends] if 0.0 <= delay <= bounded])
 
 
-def _probe(twin: Twin) -> _DelayProbe:
+def _make_probe(twin: Twin) -> _DelayProbe:
     delays = delays_to_try(twin)
     njoint = len(twin.robot.joints)
     joint = np.repeat(np.arange(njoint), len(delays))
@@ -98,11 +98,11 @@ def _step_size(twin: Twin, joint: int) -> float:
     return size if twin.home()[1][actuator] + size <= high else -size
 
 
-def _onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
+def _measure_onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
     """Return the time in s from command to motion per world and the number of worlds in which the backend differs."""
     initial = InitialState.home(twin, len(probe.joint))
     still = np.broadcast_to(probe.command[:, :1], probe.command.shape).copy()
-    moved, held = (_run(twin, probe, initial, command) for command in (probe.command, still))
+    moved, held = (_simulate_probe(twin, probe, initial, command) for command in (probe.command, still))
     dof = twin.motor_qvel[probe.joint]
     world = np.arange(len(dof))
     differs = np.abs(moved[world, :, dof] - held[world, :, dof]) > _MOVED
@@ -113,10 +113,12 @@ def _onset(twin: Twin, probe: _DelayProbe) -> tuple[NDArray[np.float64], int]:
     return onset, int((backend.qvel[:, 1:] != sampled).any(axis=(1, 2)).sum())
 
 
-def _run(twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray[np.float64]) -> NDArray[np.float64]:
+def _simulate_probe(
+    twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray[np.float64]
+) -> NDArray[np.float64]:
     """Return joint velocities after every physics step, ``(nworld, nstep * substeps, nv)``."""
     path = CommandPath(twin, probe.params, initial.command)
-    controls = np.concatenate([path.controls(command[:, step]) for step in range(probe.nstep)], axis=1)
+    controls = np.concatenate([path.compute_controls(command[:, step]) for step in range(probe.nstep)], axis=1)
     velocity = np.empty((*controls.shape[:2], twin.model.nv))
     fields = twin.fields(probe.params)
     for world in range(len(controls)):
@@ -127,7 +129,7 @@ def _run(twin: Twin, probe: _DelayProbe, initial: InitialState, command: NDArray
         data.mocap_pos[:], data.mocap_quat[:] = initial.mocap_pos[world], initial.mocap_quat[world]
         drives = DriveStages(twin, probe.params.take([world]))
         for step, control in enumerate(controls[world]):
-            data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
+            data.ctrl[:] = apply_drives(drives, model, data, control) if drives.active else control
             mujoco.mj_step(model, data)
             velocity[world, step] = data.qvel
     return velocity

@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.checks.corners import corner
+from twinloop.checks.corners import corner_values
 from twinloop.checks.report import CheckOutcome
 from twinloop.twin import Param, Twin
 
@@ -27,7 +27,7 @@ def check_compiles(twin: Twin) -> CheckOutcome:
         again = twin.mjspec.copy().compile()
     except ValueError as error:
         return CheckOutcome.fail(name, f"the description does not compile: {error}")
-    differing = [field for field in _arrays(twin.model) if not _same(twin.model, again, field)]
+    differing = [field for field in _arrays(twin.model) if not _is_equal_field(twin.model, again, field)]
     infinite = [field for field in _arrays(twin.model) if not np.isfinite(getattr(twin.model, field)).all()]
     wrong = sorted({*differing, *infinite})
     size = f"nq {twin.model.nq}, nv {twin.model.nv}, nu {twin.model.nu}, {len(twin.params)} parameters"
@@ -63,7 +63,7 @@ def _arrays(model: mujoco.MjModel) -> list[str]:
     return [name for name in names if isinstance(value := getattr(model, name), np.ndarray) and value.dtype.kind == "f"]
 
 
-def _same(model: mujoco.MjModel, other: mujoco.MjModel, field: str) -> bool:
+def _is_equal_field(model: mujoco.MjModel, other: mujoco.MjModel, field: str) -> bool:
     left, right = getattr(model, field), getattr(other, field)
     return left.shape == right.shape and np.array_equal(left, right, equal_nan=True)
 
@@ -81,21 +81,21 @@ def check_grasp(twin: Twin) -> CheckOutcome:
     and a weak gripper, each with the lightest and the heaviest object.
     """
     name = "grasp holds"
-    hand = _hand(twin)
+    hand = _find_gripper(twin)
     if isinstance(hand, str):
         return CheckOutcome.skip(name, hand)
-    welded = _welded(twin.model, hand.body)
+    welded = _find_weld(twin.model, hand.body)
     if welded:
         return CheckOutcome.fail(
             name, f"{welded} fixes {twin.model.body(hand.body).name}; a grasp must hold by friction only"
         )
-    worlds = _worlds(twin, hand)
+    worlds = _hard_worlds(twin, hand)
     table = twin.table(len(worlds), {p: [w.get(p, twin.params[p].nominal) for w in worlds] for p in worlds[-1]})
     fields, slip = twin.fields(table), []
     for world in range(len(worlds)):
         model = copy.copy(twin.model)
         fields.write_inplace(model, world)
-        slip.append(1e3 * _slip(twin, model, hand))
+        slip.append(1e3 * _measure_slip(twin, model, hand))
     detail = (
         f"{twin.robot.type} holds {twin.model.body(hand.body).name} for {HOLD_S:g} s, {len(worlds)} worlds, no weld"
     )
@@ -117,7 +117,7 @@ class _GripperIds:
     closed: float
 
 
-def _hand(twin: Twin) -> _GripperIds | str:
+def _find_gripper(twin: Twin) -> _GripperIds | str:
     """Return the ids for a grasp, or the reason why no grasp is possible."""
     robot, model = twin.spec.robot, twin.model
     if robot is None:
@@ -141,7 +141,7 @@ def _hand(twin: Twin) -> _GripperIds | str:
     )
 
 
-def _welded(model: mujoco.MjModel, body: int) -> str:
+def _find_weld(model: mujoco.MjModel, body: int) -> str:
     """Return the name of an equality constraint that fixes the body, or ""."""
     for row in range(model.neq):
         kind = mujoco.mjtEq(int(model.eq_type[row]))
@@ -154,7 +154,7 @@ def _welded(model: mujoco.MjModel, body: int) -> str:
     return ""
 
 
-def _worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
+def _hard_worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
     """Return the nominal world, then the hard corners; all dicts except the first have the same parameters."""
     body, motor = twin.model.body(hand.body).name, twin.model.actuator(hand.actuator).name
     weak = {f"object/{body}/friction/slide", f"actuator/{motor}/kp", f"actuator/{motor}/torque_limit"}
@@ -163,10 +163,10 @@ def _worlds(twin: Twin, hand: _GripperIds) -> list[dict[str, float]]:
     def chosen(param: Param, heavy: bool) -> bool | None:
         return heavy if param.name == mass else (False if param.name in weak else None)
 
-    return [{}, *(corner(twin, lambda param, heavy=heavy: chosen(param, heavy)) for heavy in (False, True))]
+    return [{}, *(corner_values(twin, lambda param, heavy=heavy: chosen(param, heavy)) for heavy in (False, True))]
 
 
-def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
+def _measure_slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
     """Return the slip in m of the object's farthest point after its support is removed; infinite if it was lost."""
     data = mujoco.MjData(model)
     if not _place(twin, model, data, hand):
@@ -175,17 +175,17 @@ def _slip(twin: Twin, model: mujoco.MjModel, hand: _GripperIds) -> float:
     data.ctrl[hand.actuator] = hand.closed
     data.xfrc_applied[hand.body, :3] = weight
     _run(model, data, CLOSE_S)
-    before = _in_hand(data, hand)
+    before = _pose_in_hand(data, hand)
     data.xfrc_applied[hand.body, :3] = 0.0
     radius = float(np.linalg.norm(_half_size(model, hand.body)))
     worst = 0.0
     for _ in range(round(HOLD_S / 0.1)):
         _run(model, data, 0.1)
-        worst = max(worst, _moved(before, _in_hand(data, hand), radius))
-    return worst if _held(model, data, hand) and np.isfinite(data.qpos).all() else np.inf
+        worst = max(worst, _bound_motion(before, _pose_in_hand(data, hand), radius))
+    return worst if _is_held(model, data, hand) and np.isfinite(data.qpos).all() else np.inf
 
 
-def _held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
+def _is_held(model: mujoco.MjModel, data: mujoco.MjData, hand: _GripperIds) -> bool:
     """Return whether the object touches the robot and no other body."""
     robot = model.body_rootid[model.site_bodyid[hand.site]]
     bodies = model.geom_bodyid[data.contact.geom[: data.ncon]]
@@ -225,14 +225,14 @@ def _run(model: mujoco.MjModel, data: mujoco.MjData, seconds: float) -> None:
     mujoco.mj_step(model, data, nstep=max(1, round(seconds / model.opt.timestep)))
 
 
-def _in_hand(data: mujoco.MjData, hand: _GripperIds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _pose_in_hand(data: mujoco.MjData, hand: _GripperIds) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the position and rotation matrix of the object in the tool frame."""
     tool = data.site_xmat[hand.site].reshape(3, 3)
     position = tool.T @ (data.xpos[hand.body] - data.site_xpos[hand.site])
     return position, tool.T @ data.xmat[hand.body].reshape(3, 3)
 
 
-def _moved(before: tuple[NDArray, NDArray], after: tuple[NDArray, NDArray], radius: float) -> float:
+def _bound_motion(before: tuple[NDArray, NDArray], after: tuple[NDArray, NDArray], radius: float) -> float:
     """Return an upper bound of the motion in m of any point within ``radius`` of the object's origin."""
     cosine = (np.trace(before[1].T @ after[1]) - 1.0) / 2.0
     angle = np.arccos(np.clip(cosine, -1.0, 1.0))

@@ -40,7 +40,7 @@ def check_convergence(twin: Twin) -> CheckOutcome:
     half), unless they are so small that they stay within the limit even if they grow.
     """
     name = "half-step convergence"
-    paths = [_path(twin, refine) for refine in (1, 2, 4)]
+    paths = [_simulate_path(twin, refine) for refine in (1, 2, 4)]
     first, second = (float(np.abs(a - b).max(initial=0.0)) for a, b in pairwise(paths))
     order = np.log2(first / second) if min(first, second) > NEGLIGIBLE else np.inf
     detail = f"order {order:.2f} from steps of {1e3 * twin.dt:.3g} ms, its half and its quarter"
@@ -53,14 +53,14 @@ def check_convergence(twin: Twin) -> CheckOutcome:
     return replace(check, status="fail", detail=f"{detail}: it does not converge")
 
 
-def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
+def _simulate_path(twin: Twin, refine: int) -> NDArray[np.float64]:
     """Return positions at the control rate with each physics step divided by ``refine``, ``(nstep, n)``."""
     model = copy.copy(twin.model)
     model.opt.timestep = twin.dt / refine
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
     data = mujoco.MjData(model)
     data.qpos[:], data.ctrl[:] = twin.home()
-    columns, commands = _watched(model), _commands(twin)
+    columns, commands = _find_position_columns(model), _sine_commands(twin)
     path = np.empty((len(commands), len(columns)))
     for row, command in zip(path, commands, strict=True):
         data.ctrl[:] = command
@@ -69,7 +69,7 @@ def _path(twin: Twin, refine: int) -> NDArray[np.float64]:
     return path
 
 
-def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
+def _find_position_columns(model: mujoco.MjModel) -> NDArray[np.intp]:
     """Return the columns of hinges and slides; without any, those of the positions of free bodies."""
     free = model.jnt_type == mujoco.mjtJoint.mjJNT_FREE
     if not free.all():
@@ -77,7 +77,7 @@ def _watched(model: mujoco.MjModel) -> NDArray[np.intp]:
     return (model.jnt_qposadr[:, None] + np.arange(3)).ravel()
 
 
-def _commands(twin: Twin) -> NDArray[np.float64]:
+def _sine_commands(twin: Twin) -> NDArray[np.float64]:
     """Return sines about the home command, each actuator with another phase, ``(nstep, nu)``."""
     low, high = command_ranges(twin.model)
     time = np.arange(round(CONVERGENCE_S * twin.control_hz))[:, None] / twin.control_hz
@@ -103,8 +103,8 @@ def check_energy_drift(twin: Twin) -> CheckOutcome:
     """Check the largest deviation of the energy from its start, relative to the largest kinetic energy, undamped."""
     if not twin.model.nv:
         return CheckOutcome.skip("energy drift", "nothing moves")
-    total, kinetic = _energies(twin, _conservative(twin))
-    drift = _relative(np.abs(total - total[0]), kinetic)
+    total, kinetic = _energies(twin, _make_conservative_model(twin))
+    drift = _relative_to_kinetic(np.abs(total - total[0]), kinetic)
     detail = f"free fall of {ENERGY_S:g} s without damping, friction or contact; step {1e3 * twin.dt:.3g} ms"
     return CheckOutcome.judge("energy drift", drift, DRIFT_LIMIT, "of peak kinetic", detail=detail)
 
@@ -116,22 +116,22 @@ def check_energy_gain(twin: Twin) -> CheckOutcome:
     """
     if not twin.model.nv:
         return CheckOutcome.skip("no energy from damping", "nothing moves")
-    energies = (_energies(twin, model) for model in (_falling(twin), _conservative(twin)))
-    own, integrator = (_relative(total - total[0], kinetic) for total, kinetic in energies)
+    energies = (_energies(twin, model) for model in (_make_falling_model(twin), _make_conservative_model(twin)))
+    own, integrator = (_relative_to_kinetic(total - total[0], kinetic) for total, kinetic in energies)
     gain = max(own - integrator, 0.0) if np.isfinite(integrator) else own
     detail = f"free fall of {ENERGY_S:g} s with the twin's damping and friction"
     return CheckOutcome.judge("no energy from damping", gain, GAIN_LIMIT, "of peak kinetic", detail=detail)
 
 
-def _conservative(twin: Twin) -> mujoco.MjModel:
-    model = _falling(twin)
+def _make_conservative_model(twin: Twin) -> mujoco.MjModel:
+    model = _make_falling_model(twin)
     model.dof_damping[:] = 0.0
     model.dof_dampingpoly[:] = 0.0
     model.dof_frictionloss[:] = 0.0
     return model
 
 
-def _falling(twin: Twin) -> mujoco.MjModel:
+def _make_falling_model(twin: Twin) -> mujoco.MjModel:
     model = copy.copy(twin.model)
     model.opt.disableflags |= int(_OFF)
     model.opt.enableflags |= int(mujoco.mjtEnableBit.mjENBL_ENERGY)
@@ -178,6 +178,6 @@ def _energies(twin: Twin, model: mujoco.MjModel) -> tuple[NDArray[np.float64], N
         return energy.sum(axis=1), energy[:, 1]
 
 
-def _relative(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
+def _relative_to_kinetic(energy: NDArray[np.float64], kinetic: NDArray[np.float64]) -> float:
     """Return the largest value divided by the largest kinetic energy; infinite if the kinetic energy is."""
     return float(energy.max()) / max(float(kinetic.max()), 1e-12) if np.isfinite(kinetic).all() else np.inf

@@ -54,7 +54,7 @@ class CheckOutcome:
         """Return a check that failed before a measurement."""
         return cls(name=name, status="fail", detail=reason)
 
-    def line(self) -> str:
+    def summary_line(self) -> str:
         """Return one line for people."""
         if self.figure is None:
             return f"{self.status:4} {self.name}: {self.detail}"
@@ -66,11 +66,11 @@ class CheckOutcome:
         return {
             "name": self.name,
             "status": self.status,
-            "figure": _plain(self.figure),
+            "figure": _to_json_number(self.figure),
             "limit": self.limit,
             "unit": self.unit,
             "detail": self.detail,
-            "figures": {key: _plain(value) for key, value in (self.figures or {}).items()},
+            "figures": {key: _to_json_number(value) for key, value in (self.figures or {}).items()},
         }
 
 
@@ -96,12 +96,12 @@ class CheckReport:
         """Return lines for people."""
         count = {status: sum(check.status == status for check in self.checks) for status in ("pass", "fail", "skip")}
         total = f"{count['pass']} passed, {count['fail']} failed, {count['skip']} skipped"
-        return "\n".join([f"{self.twin}: {total}", *(f"  {check.line()}" for check in self.checks)])
+        return "\n".join([f"{self.twin}: {total}", *(f"  {check.summary_line()}" for check in self.checks)])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary for ``result.json``."""
         return {"twin": self.twin, "passed": self.passed, "checks": [check.to_json() for check in self.checks]}
 
 
-def _plain(value: float | None) -> float | str | None:
+def _to_json_number(value: float | None) -> float | str | None:
     return value if value is None or math.isfinite(value) else str(value)

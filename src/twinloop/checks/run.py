@@ -52,7 +52,7 @@ def run_checks(
     loaded = _load(twin)
     checks = []
     for name, check in chosen.items():
-        checks.append(_unloaded(name, loaded) if isinstance(loaded, InputError) else check(loaded))
+        checks.append(_make_unloaded_outcome(name, loaded) if isinstance(loaded, InputError) else check(loaded))
         if progress is not None:
             progress(checks[-1])
     label = loaded.name if isinstance(loaded, Twin) else str(twin)
@@ -70,7 +70,7 @@ def _load(twin: Twin | str | Path) -> Twin | InputError:
         return error
 
 
-def _unloaded(name: str, error: InputError) -> CheckOutcome:
+def _make_unloaded_outcome(name: str, error: InputError) -> CheckOutcome:
     return (
         CheckOutcome.fail(name, str(error)) if name == "compiles" else CheckOutcome.skip(name, "the twin does not load")
     )

@@ -13,7 +13,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.checks.corners import command_ranges, corner_table, find_culprits, initial_at
+from twinloop.checks.corners import command_ranges, corner_table, find_culprits, make_initial_state
 from twinloop.checks.report import CheckOutcome
 from twinloop.core.engine_faults import SolverSettings
 from twinloop.core.params import ParamTable, SeedPath
@@ -46,13 +46,13 @@ def check_stability(twin: Twin, *, seconds: float = 60.0, nworld: int = 8, seed:
         step = int(result.invalid_step[first])
         detail += f"; world {first} diverged at {step / twin.control_hz:.2f} s: {result.reason[first]}. "
         horizon = min(nstep, step + 1 + round(_GRACE_S * twin.control_hz))
-        detail += _blame(twin, params.take([first]), first, horizon, seed)
+        detail += _describe_culprits(twin, params.take([first]), first, horizon, seed)
     return CheckOutcome.judge(
         "finite at the extremes", len(broken), 0, "worlds", detail=detail, figures={"max_speed": float(speed)}
     )
 
 
-def _blame(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) -> str:
+def _describe_culprits(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) -> str:
     """Return a sentence with the parameters that cause the divergence of a corner under the commands of ``world``."""
 
     def trial(params: ParamTable) -> NDArray[np.bool_]:
@@ -68,16 +68,16 @@ def _blame(twin: Twin, corner: ParamTable, world: int, nstep: int, seed: int) ->
 
 def run_random(twin: Twin, params: ParamTable, nstep: int, *, commands: NDArray[np.intp], seed: int) -> Trajectories:
     """Run worlds under random commands; world ``i`` gets the commands of number ``commands[i]``."""
-    initial = initial_at(twin, params)
+    initial = make_initial_state(twin, params)
     if not twin.model.nu:
-        initial = _tossed(twin, initial, commands, seed)
-    sequence = _commands(twin, commands, nstep, seed)
+        initial = _toss_bodies(twin, initial, commands, seed)
+    sequence = _random_commands(twin, commands, nstep, seed)
     seeded = params.with_seeds(SeedPath.of(seed, commands))
     with np.errstate(all="ignore"):  # a diverging world is a result of the check, not an error
         return rollout(open_backend("threads"), twin, seeded, initial, sequence, nstep)
 
 
-def _commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
+def _random_commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> NDArray[np.float64]:
     """Return uniform commands over each actuator's range, ``(nworld, nstep, nu)``; odd numbers hold each longer."""
     nu, (low, high) = twin.model.nu, command_ranges(twin.model)
     numbers = uniforms(seed, "checks/commands", commands, size=nstep * max(nu, 1))
@@ -88,7 +88,7 @@ def _commands(twin: Twin, commands: NDArray[np.intp], nstep: int, seed: int) -> 
     return low + (high - low) * numbers
 
 
-def _tossed(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: int) -> InitialState:
+def _toss_bodies(twin: Twin, start: InitialState, commands: NDArray[np.intp], seed: int) -> InitialState:
     """Return the same start with random velocities, angular ones four times as large as linear ones."""
     size = max(twin.model.nv, 1)
     numbers = 2.0 * uniforms(seed, "checks/toss", commands, size=size) - 1.0
@@ -121,16 +121,16 @@ def check_solver(twin: Twin) -> CheckOutcome:
     name = "solver agrees with dense"
     settings = solver_settings(twin.model)
     if settings.solver != "Newton" or (settings.jacobian == "dense" and not settings.changed_for):
-        return CheckOutcome(name=name, status="pass", detail=f"not affected: {_described(settings)}")
+        return CheckOutcome(name=name, status="pass", detail=f"not affected: {_describe_solver(settings)}")
     nstep = max(1, round(_COMPARED_S * twin.control_hz))
     params = corner_table(twin, _COMPARED, seed=_SEED)
     made = run_random(twin, params, nstep, commands=np.arange(_COMPARED), seed=_SEED)
     lost = np.where(made.valid, nstep + 1, made.invalid_step)  # later states are not a motion of the twin
     states = made.states[np.arange(nstep + 1) < lost[:, None]]
-    states = np.concatenate([states, _turned(twin.model, states, _SEED)])
-    rows = np.array(list(_differences(twin.model, states))).reshape(-1, 2)
+    states = np.concatenate([states, _rotate_bodies(twin.model, states, _SEED)])
+    rows = np.array(list(_acceleration_differences(twin.model, states))).reshape(-1, 2)
     own, sparse = rows.max(axis=0, initial=0.0)
-    detail = f"{len(rows)} states with contacts or other constraints; {_described(settings)}"
+    detail = f"{len(rows)} states with contacts or other constraints; {_describe_solver(settings)}"
     if settings.changed_for:
         wrong = np.mean(rows[:, 1] > DIFFERENCE_LIMIT) if len(rows) else 0.0
         detail += (
@@ -141,7 +141,7 @@ def check_solver(twin: Twin) -> CheckOutcome:
     return CheckOutcome.judge(name, own, DIFFERENCE_LIMIT, "relative", detail=detail, figures={"sparse": float(sparse)})
 
 
-def _turned(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+def _rotate_bodies(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
     """Return the states with every body rotated at random in place, so that other bodies touch than in the motion."""
     turned = states.copy()
     columns = state_columns(model, int(mujoco.mjtState.mjSTATE_QPOS))
@@ -155,11 +155,11 @@ def _turned(model: mujoco.MjModel, states: NDArray[np.float64], seed: int) -> ND
     return turned
 
 
-def _described(settings: SolverSettings) -> str:
+def _describe_solver(settings: SolverSettings) -> str:
     return f"{settings.solver} solver, {settings.jacobian} Jacobian, {settings.dof} degrees of freedom"
 
 
-def _differences(model: mujoco.MjModel, states: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
+def _acceleration_differences(model: mujoco.MjModel, states: NDArray[np.float64]) -> Iterator[tuple[float, float]]:
     """Yield the differences of the model's and the sparse solver's accelerations from the dense ones, per state."""
     models = [model, copy.copy(model), copy.copy(model)]
     models[1].opt.jacobian = mujoco.mjtJacobian.mjJAC_SPARSE

@@ -21,7 +21,7 @@ def check_numbers(command: object) -> None:
     Raises:
         InputError: names the flag.
     """
-    for name, value in _given(command):
+    for name, value in _iterate_numbers(command):
         flag = f"--{name.replace('_', '-')} {value}"
         if name in _SEEDS and not 0 <= value < _MOST:
             raise InputError(f"{flag} is not a seed. Give a whole number from 0 to 2^63 − 1.")
@@ -32,13 +32,13 @@ def check_numbers(command: object) -> None:
             raise InputError(f"{flag} is not a confidence level between 0 and 1. Write 95 % as 0.95.")
 
 
-def _given(command: object) -> Iterator[tuple[str, Any]]:
+def _iterate_numbers(command: object) -> Iterator[tuple[str, Any]]:
     """Yield the numbers of a command and of its subcommand, with their names."""
     if not dataclasses.is_dataclass(command):
         return
     for name, value in vars(command).items():
         if name == "action":
-            yield from _given(value)
+            yield from _iterate_numbers(value)
         elif isinstance(value, int | float):
             yield name, value
 
@@ -55,7 +55,7 @@ def check_local_paths(command: object) -> None:
     Raises:
         InputError: names the flag.
     """
-    for name, path in _paths(command):
+    for name, path in _iterate_paths(command):
         if _ADDRESS.match(str(path)) and not path.exists():
             raise InputError(
                 f"{name} {path} is an address, but a local file or folder is needed. Copy a dataset here with "
@@ -63,7 +63,7 @@ def check_local_paths(command: object) -> None:
             )
 
 
-def _paths(command: object) -> Iterator[tuple[str, Path]]:
+def _iterate_paths(command: object) -> Iterator[tuple[str, Path]]:
     """Yield the paths of a command and of the settings within it, each with its flag."""
     if not dataclasses.is_dataclass(command):
         return
@@ -73,4 +73,4 @@ def _paths(command: object) -> Iterator[tuple[str, Path]]:
             if isinstance(item, Path):
                 yield f"--{name.replace('_', '-')}", item
             else:
-                yield from _paths(item)
+                yield from _iterate_paths(item)

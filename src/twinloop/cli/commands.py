@@ -14,7 +14,7 @@ import tyro
 from rich.console import Console
 
 from twinloop.core.console import SafeConsole
-from twinloop.workflows.run.remember import Record
+from twinloop.workflows.run.record_command import Record
 
 Figures = Mapping[str, Any]
 Outcome = tuple[Figures, int]
@@ -82,12 +82,14 @@ class Group:
         """A dataclass whose field ``action`` is the request of one of the commands."""
         usual = [one.request for one in self.commands if self.any_word and one.name == self.default]
         action: Any = field(default_factory=usual[0]) if usual else field()
-        made = make_dataclass(self.name, [("action", union(self.commands), action)], frozen=True, kw_only=True)
+        made = make_dataclass(
+            self.name, [("action", build_request_union(self.commands), action)], frozen=True, kw_only=True
+        )
         made.__doc__ = self.description
         return made
 
 
-def union(commands: Sequence[Command | Group]) -> Any:
+def build_request_union(commands: Sequence[Command | Group]) -> Any:
     """Return the union type of the requests of commands, from which the parser chooses."""
     return Union[  # noqa: UP007 - their number varies
         tuple(

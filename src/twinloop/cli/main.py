@@ -49,12 +49,12 @@ from twinloop.cli.serve import SERVE
 from twinloop.cli.train import TRAIN
 from twinloop.cli.twin import TWIN
 from twinloop.cli.workspace import ADD, INIT
-from twinloop.core.console import SafeConsole, visible
-from twinloop.core.errors import InputError, TwinloopError, refused
-from twinloop.core.extension import name_on_command_line
+from twinloop.core.console import SafeConsole, escape_control
+from twinloop.core.errors import InputError, TwinloopError, convert_os_error
+from twinloop.core.extension import record_command_line
 from twinloop.core.files import dumps
-from twinloop.core.redaction import note_secrets, redacted, redacted_values
-from twinloop.workflows.run.results import finite, made_by
+from twinloop.core.redaction import note_secrets, redact_text, redact_values
+from twinloop.workflows.run.results import record_request, replace_nonfinite
 
 _INTERRUPTED = 130
 _UNHEARD = 141  # exit code of a program that was ended by SIGPIPE
@@ -96,10 +96,10 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
         return 0
     # Without this, Python would import modules from the working folder in new processes, for example from a dataset.
     os.environ["PYTHONSAFEPATH"] = "1"
-    name_on_command_line(words)
+    record_command_line(words)
     note_secrets(words)
     if program is TWINLOOP and words[:1] == ["bench"]:
-        return _refused(InputError(_MOVED), json="--json" in words)
+        return _print_error(InputError(_MOVED), json="--json" in words)
     if words in ([], ["-h"], ["--help"]):
         SafeConsole(highlight=False, emoji=False).print(escape(program.help()), soft_wrap=True)
         return 0 if words else 2
@@ -108,61 +108,63 @@ def main(arguments: Sequence[str] | None = None, program: Program = TWINLOOP) ->
     try:
         check_numbers(request)
         check_local_paths(request)
-        with made_by(words[0], request) if program.recorded and command.record else nullcontext():
+        with record_request(words[0], request) if program.recorded and command.record else nullcontext():
             figures, code = command.run(request, console(json=request.json))
         if program.recorded:
-            _remember(command, words, figures, code, started)
+            _record_run(command, words, figures, code, started)
     except BrokenPipeError:
         raise
     except (TwinloopError, OSError) as caught:
-        error = caught if isinstance(caught, TwinloopError) else refused(caught, what="read or written")
-        return _refused(error, json=request.json)
+        error = caught if isinstance(caught, TwinloopError) else convert_os_error(caught, what="read or written")
+        return _print_error(error, json=request.json)
     except KeyboardInterrupt:
-        _say("[bold]twinloop:[/] stopped." + _how_to_go_on(command, request))
+        _print_message("[bold]twinloop:[/] stopped." + _format_resume_hint(command, request))
         return _INTERRUPTED
     if request.json:
-        print(visible(dumps(redacted_values(finite(figures)))))
+        print(escape_control(dumps(redact_values(replace_nonfinite(figures)))))
     return code
 
 
-def _refused(error: TwinloopError, *, json: bool) -> int:
+def _print_error(error: TwinloopError, *, json: bool) -> int:
     """Print an error as text and, if requested, as JSON; return its exit code."""
-    _say(f"[bold red]twinloop:[/] {escape(str(error))}")
+    _print_message(f"[bold red]twinloop:[/] {escape(str(error))}")
     if json:
-        print(visible(dumps(redacted_values({"error": type(error).__name__, "message": str(error)}))))
+        print(escape_control(dumps(redact_values({"error": type(error).__name__, "message": str(error)}))))
     return error.exit_code
 
 
-def _how_to_go_on(command: Command, request: Any) -> str:
+def _format_resume_hint(command: Command, request: Any) -> str:
     """Return a sentence on how to continue after Ctrl-C."""
     if command.resumable is None:
         return ""
     return _RESUME if command.resumable(request) else _ANEW
 
 
-def _remember(command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime) -> None:
+def _record_run(
+    command: Command, words: Sequence[str], figures: Mapping[str, Any], code: int, started: datetime
+) -> None:
     """Record the run in the workspace around the working folder, if there is one."""
-    from twinloop.workflows.run.remember import remember
+    from twinloop.workflows.run.record_command import record_command
 
-    line = remember(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
+    line = record_command(command.record, words, figures, code, started=started, ended=datetime.now(UTC))
     if line:
-        _say(f"[dim]{escape(line)}[/]")
+        _print_message(f"[dim]{escape(line)}[/]")
 
 
-def _say(text: str) -> None:
+def _print_message(text: str) -> None:
     SafeConsole(stderr=True, highlight=False, emoji=False).print(text, soft_wrap=True)
 
 
 def _show_crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Print a traceback without credentials: the exception of a library may contain a complete address."""
-    sys.stderr.write(redacted("".join(traceback.format_exception(kind, error, trace))))
+    sys.stderr.write(redact_text("".join(traceback.format_exception(kind, error, trace))))
 
 
 class _SafeFormatter(logging.Formatter):
     """Format log lines of libraries without credentials."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return visible(redacted(super().format(record)))
+        return escape_control(redact_text(super().format(record)))
 
 
 def run(program: Program = TWINLOOP) -> None:

@@ -14,11 +14,11 @@ from typing import Annotated, Any, Union, get_args, get_origin, get_type_hints
 
 import tyro
 
-from twinloop.cli.commands import Command, Group, union
-from twinloop.core.console import visible
+from twinloop.cli.commands import Command, Group, build_request_union
+from twinloop.core.console import escape_control
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import dumps
-from twinloop.core.redaction import redacted_words
+from twinloop.core.redaction import redact_words
 
 _STYLE = (tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff)
 _FRAME = re.compile(r"[╭╮╰╯│─]|(?<!\S)-{3,}(?!\S)")  # frames that the parser draws around messages
@@ -110,43 +110,43 @@ class Program:
         Raises:
             SystemExit: help was requested, or the words are invalid.
         """
-        safe, for_programs = redacted_words(words), "--json" in words
+        safe, for_programs = redact_words(words), "--json" in words
         try:
             self.check_names(safe)
         except UnknownNameError as error:
-            sys.stderr.write(visible(f"{self.name}: {error}\n"))
+            sys.stderr.write(escape_control(f"{self.name}: {error}\n"))
             if for_programs:
-                print(visible(dumps({"error": "UsageError", "message": str(error)})))
+                print(escape_control(dumps({"error": "UsageError", "message": str(error)})))
             raise SystemExit(InputError.exit_code) from None
         heard = io.StringIO()
         try:
             with contextlib.redirect_stderr(heard):
-                return self._parsed(words)
+                return self._parse_words(words)
         except SystemExit as end:
-            text = heard.getvalue() if safe == words else self._complaint(safe)
+            text = heard.getvalue() if safe == words else self._capture_error_message(safe)
             if end.code:
                 text = self._unknown_flag(safe) or text
-            sys.stderr.write(visible(text))
+            sys.stderr.write(escape_control(text))
             if end.code and for_programs:
                 message = " ".join(_FRAME.sub(" ", text).split())
-                print(visible(dumps({"error": "UsageError", "message": message})))
+                print(escape_control(dumps({"error": "UsageError", "message": message})))
             raise
 
-    def joined(self, words: Sequence[str]) -> list[str]:
+    def join_repeated_flags(self, words: Sequence[str]) -> list[str]:
         """Return the words with repeated flags joined: ``--data A --data B`` becomes ``--data A B``.
 
         Without this, the parser would keep only the last values of a repeated flag that takes several.
         """
         made = list(words)
-        flags = [_flag(word) for word in made if word.startswith("--")]
+        flags = [_normalize_flag(word) for word in made if word.startswith("--")]
         twice = sorted({flag for flag in flags if flags.count(flag) > 1})
-        several = _several(made, self.commands) if twice else ()
+        several = _find_multi_value_flags(made, self.commands) if twice else ()
         for flag in twice:
-            made = _together(made, flag) if flag in several else made
+            made = _group_flag_values(made, flag) if flag in several else made
         return made
 
-    def _parsed(self, words: Sequence[str]) -> tuple[Command, Any]:
-        given = self.joined(with_default(words, self.commands))
+    def _parse_words(self, words: Sequence[str]) -> tuple[Command, Any]:
+        given = self.join_repeated_flags(insert_default_command(words, self.commands))
         command, names = self._command(given)
         if command is not None:  # alone, so that help and messages are of its own flags
             prog = " ".join([self.name, *given[:names]])
@@ -155,7 +155,7 @@ class Program:
                 command.request, prog=prog, args=given[names:], description=text, config=_STYLE, registry=_REGISTRY
             )
         made: Any = tyro.cli(
-            union(self.commands),
+            build_request_union(self.commands),
             prog=self.name,
             args=given,
             description=self.description,
@@ -175,15 +175,17 @@ class Program:
 
     def _unknown_flag(self, words: Sequence[str]) -> str:
         """Return a message that names the first flag that the command does not have; "" if it has all of them."""
-        given = with_default(words, self.commands)
+        given = insert_default_command(words, self.commands)
         command, names = self._command(given)
         if command is None:
             return ""
         shown, where = io.StringIO(), " ".join([self.name, *given[:names]])
         with contextlib.redirect_stdout(shown), contextlib.suppress(SystemExit):
-            self._parsed([*given[:names], "--help"])
+            self._parse_words([*given[:names], "--help"])
         existing = {*_HELP, *_FLAG_IN_HELP.findall(shown.getvalue())}
-        unknown = next((f for f in map(_flag, given) if f.startswith("--") and f[2:] and f not in existing), None)
+        unknown = next(
+            (f for f in map(_normalize_flag, given) if f.startswith("--") and f[2:] and f not in existing), None
+        )
         if unknown is None:
             return ""
         alone = unknown[2:].replace("-", "_")
@@ -193,18 +195,18 @@ class Program:
             text = f"{UnknownNameError('option', unknown, existing, where=where)}"
         return f"{self.name}: {text} See `{where} --help`.\n"
 
-    def _complaint(self, words: Sequence[str]) -> str:
+    def _capture_error_message(self, words: Sequence[str]) -> str:
         """Return the parser's message for words without credentials.
 
         Credentials cannot be removed from the message itself, because it has line breaks within words.
         """
         heard = io.StringIO()
         with contextlib.redirect_stderr(heard), contextlib.suppress(SystemExit):
-            self._parsed(words)
+            self._parse_words(words)
         return heard.getvalue() or f"The arguments are not understood. See `{self.name} --help`.\n"
 
 
-def with_default(words: Sequence[str], commands: Sequence[Command | Group]) -> list[str]:
+def insert_default_command(words: Sequence[str], commands: Sequence[Command | Group]) -> list[str]:
     """Return the words with the default command of a group: ``gap --flag`` becomes ``gap dynamics --flag``."""
     given = list(words)
     group = next((one for one in commands if isinstance(one, Group) and one.default and given[:1] == [one.name]), None)
@@ -215,34 +217,34 @@ def with_default(words: Sequence[str], commands: Sequence[Command | Group]) -> l
     return given
 
 
-def _flag(word: str) -> str:
+def _normalize_flag(word: str) -> str:
     return word.split("=", 1)[0].replace("_", "-")
 
 
-def _several(words: Sequence[str], commands: Sequence[Command | Group]) -> set[str]:
+def _find_multi_value_flags(words: Sequence[str], commands: Sequence[Command | Group]) -> set[str]:
     """Return the flags of the named command that take several values."""
     named = next((one for one in commands if words and one.name == words[0]), None)
     if named is None:
         return set()
     if isinstance(named, Group):
-        return _several(words[1:], named.commands)
+        return _find_multi_value_flags(words[1:], named.commands)
     hints = get_type_hints(named.request, include_extras=True)
-    return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _takes_several(hint)}
+    return {f"--{name.replace('_', '-')}" for name, hint in hints.items() if _accepts_multiple_values(hint)}
 
 
-def _takes_several(hint: Any) -> bool:
+def _accepts_multiple_values(hint: Any) -> bool:
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     kind = get_args(hint)[0] if marks else hint
     return get_origin(kind) is tuple and get_args(kind)[-1] is ... and tyro.conf.UseAppendAction not in marks
 
 
-def _together(words: Sequence[str], flag: str) -> list[str]:
+def _group_flag_values(words: Sequence[str], flag: str) -> list[str]:
     """Return the words with all values of a flag after its first occurrence."""
     rest, values = list[str](), list[str]()
     place, inside = None, False
     for word in words:
         if word.startswith("--"):
-            inside = _flag(word) == flag
+            inside = _normalize_flag(word) == flag
             if inside and place is None:
                 place = len(rest)
             if inside:

@@ -19,14 +19,14 @@ SCENARIO = Group(
         Command(
             "counterfactual",
             requests.CounterfactualRequest,
-            "twinloop.workflows.scenario.ask:run_counterfactual",
+            "twinloop.workflows.scenario.interventions:run_counterfactual",
             "makes",
             example='twinloop scenario counterfactual dropped --what "object/*/mass*=0.5"',
         ),
         Command(
             "ablate",
             requests.AblateRequest,
-            "twinloop.workflows.scenario.ask:run_ablate",
+            "twinloop.workflows.scenario.interventions:run_ablate",
             "makes",
             example="twinloop scenario ablate dropped",
         ),
@@ -47,7 +47,7 @@ SCENARIO = Group(
         Command(
             "loop",
             requests.LoopRequest,
-            "twinloop.workflows.scenario.circle:run_circle",
+            "twinloop.workflows.scenario.retrain:run_circle",
             "makes",
             example="twinloop scenario loop dropped --policy champion --output runs/round",
         ),

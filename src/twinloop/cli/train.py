@@ -6,10 +6,10 @@ from twinloop.cli.commands import Command
 from twinloop.workflows.train.requests import TrainRequest
 
 
-def _begun(request: TrainRequest) -> bool:
-    from twinloop.workflows.train.train import begun
+def _has_checkpoint(request: TrainRequest) -> bool:
+    from twinloop.workflows.train.train import has_checkpoint
 
-    return begun(request)
+    return has_checkpoint(request)
 
 
 TRAIN = Command(
@@ -17,6 +17,6 @@ TRAIN = Command(
     TrainRequest,
     "twinloop.workflows.train.train:run_train",
     "stores",
-    resumable=_begun,
+    resumable=_has_checkpoint,
     example="twinloop train --data data/batch --output policies/bc",
 )

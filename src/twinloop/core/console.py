@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
-from twinloop.core.redaction import redacted
+from twinloop.core.redaction import redact_text
 
 # Control characters except tab and line feed; marks that change the direction of text; unpaired surrogates.
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -30,10 +30,10 @@ class SafeConsole(Console):
 
     def render_str(self, text: str, **options: Any) -> Text:
         """Render a text; rich calls this for everything that is printed: lines, cells and titles of tables."""
-        return super().render_str(visible(redacted(text)), **options)
+        return super().render_str(escape_control(redact_text(text)), **options)
 
 
-def visible(text: str) -> str:
+def escape_control(text: str) -> str:
     r"""Return a text with control characters escaped, such as ``\u001b``; a JSON text keeps its meaning."""
     return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
@@ -53,7 +53,7 @@ class MarkdownCode(str):
 
 def one_line(value: object) -> str:
     """Return a value as one line, for the front matter of a card."""
-    return visible(" ".join(str(value).split()))
+    return escape_control(" ".join(str(value).split()))
 
 
 def markdown_text(value: object) -> str:
@@ -95,18 +95,18 @@ T = TypeVar("T")
 
 def track(items: Iterable[T], *, label: str, total: int | None = None) -> Iterator[T]:
     """Yield ``items`` and show a progress bar on standard error, if that is a terminal."""
-    with _bar() as progress:
-        yield from progress.track(items, description=visible(label), total=total)
+    with _create_progress() as progress:
+        yield from progress.track(items, description=escape_control(label), total=total)
 
 
 @contextmanager
-def counted(*, label: str, total: int) -> Generator[Callable[[int], None]]:
+def show_progress(*, label: str, total: int) -> Generator[Callable[[int], None]]:
     """Show a progress bar as `track` does; yield a function that takes the number of newly finished items."""
-    with _bar() as progress:
-        task = progress.add_task(visible(label), total=total)
+    with _create_progress() as progress:
+        task = progress.add_task(escape_control(label), total=total)
         yield lambda steps: progress.advance(task, steps)
 
 
-def _bar() -> Progress:
+def _create_progress() -> Progress:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     return Progress(*columns, console=SafeConsole(stderr=True), transient=True, disable=not sys.stderr.isatty())

@@ -39,16 +39,16 @@ class Contract(JsonRecord):
     cameras: Mapping[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     task: str = ""
 
-    def differences(self, offered: Contract) -> list[str]:
+    def find_differences(self, offered: Contract) -> list[str]:
         """Return one sentence for each reason why this contract's policy cannot run with the ``offered`` contract."""
         return [
-            *self._place(offered),
-            *_joints(ACTION, self.action, offered.action),
-            *self._readings(offered),
-            *self._cameras(offered),
+            *self._compare_settings(offered),
+            *_compare_joints(ACTION, self.action, offered.action),
+            *self._compare_readings(offered),
+            *self._compare_cameras(offered),
         ]
 
-    def _place(self, offered: Contract) -> list[str]:
+    def _compare_settings(self, offered: Contract) -> list[str]:
         found: list[str] = []
         if offered.robot_type != self.robot_type:
             found.append(f"robot: the policy is for {self.robot_type}, this is {offered.robot_type}")
@@ -60,19 +60,19 @@ class Contract(JsonRecord):
             found.append(f"task: the policy is for {self.task}, this is {offered.task}")
         return found
 
-    def _readings(self, offered: Contract) -> list[str]:
+    def _compare_readings(self, offered: Contract) -> list[str]:
         found: list[str] = []
         if self.state is not None and offered.state is None:
             found.append(f"{STATE}: the policy reads {', '.join(self.state.names)}, which are not available")
         elif self.state is not None and offered.state is not None:
-            found += _joints(STATE, self.state, offered.state)
+            found += _compare_joints(STATE, self.state, offered.state)
         missing = [name for name in self.environment if name not in offered.environment]
         if missing:
             there = ", ".join(offered.environment) or "nothing"
             found.append(f"{ENVIRONMENT}: the policy reads {', '.join(missing)}; a tracker here gives {there}")
         return found
 
-    def _cameras(self, offered: Contract) -> list[str]:
+    def _compare_cameras(self, offered: Contract) -> list[str]:
         found: list[str] = []
         for name, (height, width) in self.cameras.items():
             there = offered.cameras.get(name)
@@ -99,15 +99,17 @@ class Contract(JsonRecord):
         )
 
 
-def _joints(where: str, wanted: UnitMap, offered: UnitMap) -> list[str]:
+def _compare_joints(where: str, wanted: UnitMap, offered: UnitMap) -> list[str]:
     """Return the differences of two unit maps: other joints, another order, or other units."""
     if wanted.names != offered.names:
         return [f"{where}: the policy has {', '.join(wanted.names)}, this has {', '.join(offered.names)}"]
     pairs = zip(wanted.joints, offered.joints, strict=True)
-    return [f"{where} of {mine.joint}: {said}" for mine, theirs in pairs if (said := _unlike(mine, theirs))]
+    return [
+        f"{where} of {mine.joint}: {said}" for mine, theirs in pairs if (said := _describe_difference(mine, theirs))
+    ]
 
 
-def _unlike(mine: JointUnit, theirs: JointUnit) -> str:
+def _describe_difference(mine: JointUnit, theirs: JointUnit) -> str:
     if mine.unit != theirs.unit:
         return f"the policy means {mine.unit}, this means {theirs.unit}"
     if mine.scale is None or theirs.scale is None or mine.offset is None or theirs.offset is None:

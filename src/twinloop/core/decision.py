@@ -34,7 +34,7 @@ class RuleVerdict(JsonRecord):
         """True if the rule lets the candidate pass."""
         return self.verdict in ("yes", "waived", "none")
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Return one line of text for the console."""
         return f"{self.verdict:7} {self.rule}: {self.reason}"
 
@@ -72,7 +72,7 @@ class GateDecision(JsonRecord):
         return all(rule.passed for rule in self.rules) and any(rule.verdict == "yes" for rule in self.rules)
 
     @property
-    def looked(self) -> bool:
+    def is_tested(self) -> bool:
         """True if any rule was tested on the trials; False if the evidence was refused before."""
         return any(rule.rule != "evidence" for rule in self.rules)
 
@@ -94,12 +94,12 @@ class GateDecision(JsonRecord):
         """
         return {rule.rule: rule for rule in self.rules}[name]
 
-    def lines(self) -> list[str]:
+    def format_lines(self) -> list[str]:
         """Return lines of text for the console: the answer, then a line for each rule."""
         against = f" against {self.champion}" if self.champion else ""
-        alone = ", on simulated trials alone" if self.looked and self.robot_trials == 0 else ""
+        alone = ", on simulated trials alone" if self.is_tested and self.robot_trials == 0 else ""
         first = f"{'YES' if self.passed else 'NO'}: {self.candidate}{against}{alone}"
-        return [first, *(rule.line() for rule in self.rules)]
+        return [first, *(rule.format_line() for rule in self.rules)]
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary (schema 1)."""

@@ -17,7 +17,7 @@ from twinloop.core.records import freeze_fields
 Status = Literal["calibrated", "capped", "uncalibrated"]
 
 
-def _nothing() -> NDArray[np.float64]:
+def _make_empty_array() -> NDArray[np.float64]:
     return np.zeros(0)
 
 
@@ -128,8 +128,8 @@ class ParamDistribution(JsonRecord):
     clusters: int
     twin_hash: str = ""
     data_hash: str = ""
-    prior_mean: NDArray[np.float64] = field(default_factory=_nothing)
-    prior_sd: NDArray[np.float64] = field(default_factory=_nothing)
+    prior_mean: NDArray[np.float64] = field(default_factory=_make_empty_array)
+    prior_sd: NDArray[np.float64] = field(default_factory=_make_empty_array)
     noise: ResidualNoise | None = None
     calibration: RangeCalibration | None = None
 
@@ -150,7 +150,7 @@ class ParamDistribution(JsonRecord):
         return 1.0 if self.calibration is None else self.calibration.kappa
 
     @property
-    def undetermined(self) -> tuple[str, ...]:
+    def unidentified_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that the data do not identify."""
         return tuple(name for name, known in zip(self.names, self.determined, strict=True) if not known)
 
@@ -185,14 +185,14 @@ class ParamDistribution(JsonRecord):
                 "Give the result that `identify` wrote, unchanged."
             )
         try:
-            return cls._of(value)
+            return cls._parse_json(value)
         except (TypeError, ValueError, KeyError, AttributeError) as error:
             raise InputError(
                 f"The identified distribution is damaged ({error}). Give the result that `identify` wrote, unchanged."
             ) from error
 
     @classmethod
-    def _of(cls, value: Mapping[str, Any]) -> ParamDistribution:
+    def _parse_json(cls, value: Mapping[str, Any]) -> ParamDistribution:
         noise, calibration = value.get("noise"), value.get("calibration")
         return cls(
             names=tuple(value["names"]),

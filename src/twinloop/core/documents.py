@@ -70,7 +70,7 @@ def require_regular(path: Path) -> None:
     except FileNotFoundError:
         raise InputError(f"{path} does not exist. Check the path.") from None
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({_reason(error)}). Check the path.") from error
+        raise InputError(f"{path} cannot be read ({_format_reason(error)}). Check the path.") from error
 
 
 @contextlib.contextmanager
@@ -87,7 +87,7 @@ def open_regular(path: Path) -> Generator[BufferedReader]:
             _require_regular(os.fstat(handle).st_mode, path)  # another file may have replaced it meanwhile
             yield file
     except OSError as error:
-        raise InputError(f"{path} cannot be read ({_reason(error)}). Check the path.") from error
+        raise InputError(f"{path} cannot be read ({_format_reason(error)}). Check the path.") from error
 
 
 def read_bytes(path: Path, most: int) -> bytes:
@@ -155,7 +155,9 @@ def parse_json(text: str | bytes, *, where: str) -> Any:
         raise DocumentError(f"{where} is not text in UTF-8 ({error}).") from error
     _require_few_values(text, where)
     try:
-        value = json.loads(text, object_pairs_hook=_unique, parse_int=_whole if _MANY_DIGITS.search(text) else None)
+        value = json.loads(
+            text, object_pairs_hook=_build_mapping, parse_int=_parse_integer if _MANY_DIGITS.search(text) else None
+        )
     except RecursionError:
         raise DocumentError(f"{where}: values are nested more than {MOST_DEPTH} levels deep.") from None
     except ValueError as error:
@@ -172,7 +174,7 @@ def _require_regular(mode: int, path: Path) -> None:
         raise InputError(f"{path} is {kind}, not a regular file. Check the path.")
 
 
-def _reason(error: OSError | ValueError) -> str:
+def _format_reason(error: OSError | ValueError) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -186,7 +188,7 @@ def _require_few_values(text: str, where: str) -> None:
         )
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     value = dict(pairs)
     if len(value) < len(pairs):
         twice = Counter(key for key, _ in pairs).most_common(1)[0][0]
@@ -194,9 +196,9 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _whole(digits: str) -> int:
+def _parse_integer(digits: str) -> int:
     if len(digits) > LONGEST_NUMBER or not -LARGEST_WHOLE < (value := int(digits)) < LARGEST_WHOLE:
-        raise ValueError(f"the integer {short(digits)} does not fit in 64 bits")
+        raise ValueError(f"the integer {shorten_number(digits)} does not fit in 64 bits")
     return value
 
 
@@ -207,11 +209,11 @@ def _require_shallow(value: Any, where: str) -> None:
         outer: list[Any] = [item for item in level if isinstance(item, dict | list)]
         if not outer:
             return
-        level = [inner for item in outer for inner in _inside(item)]
+        level = [inner for item in outer for inner in _list_contained_values(item)]
     raise DocumentError(f"{where}: values are nested more than {MOST_DEPTH} levels deep.")
 
 
-def _inside(item: Any) -> Iterable[Any]:
+def _list_contained_values(item: Any) -> Iterable[Any]:
     return cast("dict[str, Any]", item).values() if isinstance(item, dict) else item
 
 
@@ -229,7 +231,7 @@ def _require_readable(value: Any, where: str) -> None:
             waiting += item
 
 
-def short(text: str) -> str:
+def shorten_number(text: str) -> str:
     """Return a number's text for a message, shortened to 20 characters if it is long."""
     return text if len(text) <= 40 else f"{text[:20]}… ({len(text)} characters)"
 
@@ -250,8 +252,8 @@ def read_arrays(file: Path | bytes, *, most: int, where: str) -> dict[str, NDArr
     """
     if isinstance(file, Path):
         with open_regular(file) as opened:
-            return _read(opened, most, where)
-    return _read(io.BytesIO(file), most, where)
+            return _read_npz(opened, most, where)
+    return _read_npz(io.BytesIO(file), most, where)
 
 
 def require_plain_array(file: BinaryIO, size: int, *, where: str) -> None:
@@ -273,7 +275,7 @@ def require_plain_array(file: BinaryIO, size: int, *, where: str) -> None:
     file.seek(0)
 
 
-def _read(file: BinaryIO, most: int, where: str) -> dict[str, NDArray[Any]]:
+def _read_npz(file: BinaryIO, most: int, where: str) -> dict[str, NDArray[Any]]:
     try:
         with zipfile.ZipFile(file) as packed:
             size = sum(item.file_size for item in packed.infolist())
@@ -281,12 +283,12 @@ def _read(file: BinaryIO, most: int, where: str) -> dict[str, NDArray[Any]]:
                 raise InputError(
                     f"{where} unpacks to {size / 2**20:,.0f} MiB; at most {most / 2**20:,.0f} are read. Split it."
                 )
-            return {item.filename.removesuffix(".npy"): _array(packed, item, where) for item in packed.infolist()}
+            return {item.filename.removesuffix(".npy"): _read_array(packed, item, where) for item in packed.infolist()}
     except (OSError, ValueError, EOFError, NotImplementedError, RuntimeError, zlib.error, zipfile.BadZipFile) as error:
         raise InputError(f"{where} is damaged or is not an npz file ({error}).") from error
 
 
-def _array(packed: zipfile.ZipFile, item: zipfile.ZipInfo, where: str) -> NDArray[Any]:
+def _read_array(packed: zipfile.ZipFile, item: zipfile.ZipInfo, where: str) -> NDArray[Any]:
     with packed.open(item) as member:
         content = io.BytesIO(member.read(item.file_size))
     require_plain_array(content, item.file_size, where=f"{where}: {item.filename}")

@@ -7,7 +7,7 @@ import errno
 from collections.abc import Iterable
 from pathlib import Path
 
-from twinloop.core.redaction import redacted
+from twinloop.core.redaction import redact_text
 
 
 class TwinloopError(Exception):
@@ -19,11 +19,11 @@ class TwinloopError(Exception):
     exit_code = 2
 
     def __init__(self, *arguments: object) -> None:
-        super().__init__(*(redacted(one) if isinstance(one, str) else one for one in arguments))
+        super().__init__(*(redact_text(one) if isinstance(one, str) else one for one in arguments))
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the error with its final message, for another process."""
-        return _again, (type(self), self.args, self.__dict__)
+        return _rebuild_error, (type(self), self.args, self.__dict__)
 
 
 class InputError(TwinloopError):
@@ -90,7 +90,7 @@ class MissingDependencyError(TwinloopError):
         self.remedy = remedy
 
 
-def _again(kind: type[TwinloopError], arguments: tuple[object, ...], state: dict[str, object]) -> TwinloopError:
+def _rebuild_error(kind: type[TwinloopError], arguments: tuple[object, ...], state: dict[str, object]) -> TwinloopError:
     error = kind.__new__(kind)
     error.args, error.__dict__ = arguments, state
     return error
@@ -114,7 +114,7 @@ _NEXT_STEPS = {
 }
 
 
-def is_full(error: BaseException | None) -> bool:
+def is_disk_full(error: BaseException | None) -> bool:
     """Return whether an error, or its cause, is a full disk, an exhausted quota or a file size limit."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in _NO_SPACE:
@@ -123,7 +123,7 @@ def is_full(error: BaseException | None) -> bool:
     return False
 
 
-def full(path: Path | str) -> DatasetError:
+def make_disk_full_error(path: Path | str) -> DatasetError:
     """Return the error for a disk that became full while ``path`` was written."""
     return DatasetError(
         f"No space left on the disk (or a file size limit reached) while writing {path}. Earlier commits are "
@@ -131,7 +131,7 @@ def full(path: Path | str) -> DatasetError:
     )
 
 
-def refused(error: BaseException, path: Path | str | None = None, *, what: str = "written") -> DatasetError:
+def convert_os_error(error: BaseException, path: Path | str | None = None, *, what: str = "written") -> DatasetError:
     """Return the error to raise in place of an operating-system error.
 
     Args:
@@ -139,16 +139,16 @@ def refused(error: BaseException, path: Path | str | None = None, *, what: str =
         path: the output that the user named; by default the file in the system's error.
         what: the attempted action, as a participle.
     """
-    number, reason, name = _parts(error)
+    number, reason, name = _split_os_error(error)
     place = path if path is not None else name or "A file"
-    if is_full(error):
-        return full(place)
+    if is_disk_full(error):
+        return make_disk_full_error(place)
     at = f" at {name}" if name and name != str(place) else ""
     step = _NEXT_STEPS.get(number, _WRITING if what == "written" else _READING)
     return DatasetError(f"{place} cannot be {what} ({reason}{at}). {step}")
 
 
-def _parts(error: BaseException) -> tuple[int, str, str]:
+def _split_os_error(error: BaseException) -> tuple[int, str, str]:
     """Return an error's number, reason and file; zero and empty texts if it has none."""
     if not isinstance(error, OSError):
         return 0, str(error), ""

@@ -69,7 +69,9 @@ class Evaluation:
     def __post_init__(self) -> None:
         if self.domain not in DOMAINS:
             raise InputError(f"An evaluation is {' or '.join(DOMAINS)}, not {self.domain!r}.")
-        object.__setattr__(self, "trials", _trials(self.trials, f"The evaluation of {self.policy} in {self.suite}"))
+        object.__setattr__(
+            self, "trials", _validate_trials(self.trials, f"The evaluation of {self.policy} in {self.suite}")
+        )
 
     def __len__(self) -> int:
         return self.trials.num_rows
@@ -124,11 +126,11 @@ class Evaluation:
 _KEYS = ("policy", "suite", "policy_hash", "domain", "twin", "twin_hash", "task", "run_seed")
 
 
-def _trials(trials: pa.Table, what: str) -> pa.Table:
+def _validate_trials(trials: pa.Table, what: str) -> pa.Table:
     """Return the table with exactly the columns of `TRIALS`; refuse a duplicate trial or invalid columns."""
     if not trials.num_rows:
         raise InputError(f"{what} has no trials.")
-    table = conforming(trials, TRIALS, what[0].lower() + what[1:])
+    table = convert_to_schema(trials, TRIALS, what[0].lower() + what[1:])
     names = list(zip(table["slice"].to_pylist(), table["trial"].to_pylist(), strict=True))
     if len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
@@ -136,7 +138,7 @@ def _trials(trials: pa.Table, what: str) -> pa.Table:
     return table
 
 
-def conforming(
+def convert_to_schema(
     rows: pa.Table,
     schema: pa.Schema,
     what: str,
@@ -160,11 +162,11 @@ def conforming(
     for name in rows.column_names:
         if name not in schema.names:
             raise UnknownNameError("column", name, schema.names, where=what)
-    filled = [_column(rows, field, what, given or {}, meanings or {}) for field in schema]
+    filled = [_convert_column(rows, field, what, given or {}, meanings or {}) for field in schema]
     return pa.Table.from_arrays(filled, schema=schema)
 
 
-def _column(
+def _convert_column(
     rows: pa.Table, field: pa.Field, what: str, given: Mapping[str, Any], meanings: Mapping[str, str]
 ) -> pa.ChunkedArray | pa.Array:
     told = f"{field.name} ({meanings[field.name]})" if field.name in meanings else field.name

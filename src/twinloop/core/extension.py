@@ -2,9 +2,9 @@
 
 Python files and TorchScript modules are code. Code that the user names on the command line, in Python, or in a file of
 the user's own workspace runs. A dataset, a scenario, a policy, or any other YAML file may come from another person: a
-reference to code in it gets a mark (`mark`), and every loader of code calls `require_approved` for a marked reference.
-Approvals are SHA-256 digests of whole files, stored per user and machine in ``approved.jsonl``. A workspace is the
-user's own if `twinloop init` created it on this machine, or if its folder was approved.
+reference to code in it gets a mark (`mark_references`), and every loader of code calls `require_approved` for a marked
+reference. Approvals are SHA-256 digests of whole files, stored per user and machine in ``approved.jsonl``. A workspace
+is the user's own if `twinloop init` created it on this machine, or if its folder was approved.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Approval:
     how: How
 
 
-def home() -> Path:
+def find_settings_folder() -> Path:
     """Return the folder of the user's settings: ``$TWINLOOP_HOME``, or ``twinloop`` in the configuration folder."""
     if named := os.environ.get(HOME_VARIABLE):
         return Path(named)
@@ -67,10 +67,10 @@ def home() -> Path:
     return (Path(configured) if configured else Path("~/.config").expanduser()) / "twinloop"
 
 
-def approvals() -> list[Approval]:
+def read_approvals() -> list[Approval]:
     """Return the approvals on this machine, oldest first. An unreadable line approves nothing."""
     try:
-        text = (home() / _FILE).read_text(encoding="utf-8")
+        text = (find_settings_folder() / _FILE).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError, RuntimeError):
         return []
     found: dict[str, Approval] = {}
@@ -112,7 +112,7 @@ def revoke(path: Path) -> list[Approval]:
         InputError: nothing is approved under that path.
     """
     digest = sha256_file(path) if path.is_file() else "none"
-    chosen = [row for row in approvals() if row.sha256 == digest or row.path == str(path.resolve())]
+    chosen = [row for row in read_approvals() if row.sha256 == digest or row.path == str(path.resolve())]
     if not chosen:
         raise InputError(f"{path} is not approved. `twinloop approve` lists the approved files.")
     for row in chosen:
@@ -122,7 +122,7 @@ def revoke(path: Path) -> list[Approval]:
 
 def _append(row: Mapping[str, Any]) -> None:
     try:
-        file = home() / _FILE
+        file = find_settings_folder() / _FILE
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         with os.fdopen(handle, "ab") as opened:
@@ -133,23 +133,23 @@ def _append(row: Mapping[str, Any]) -> None:
         ) from error
 
 
-def mark(value: Any, origin: Path | str) -> Any:
+def mark_references(value: Any, origin: Path | str) -> Any:
     """Return a copy of plain data in which every reference to code is marked as named by ``origin``.
 
     A marked reference runs only if the content of its file is approved. All other values are unchanged.
     """
     if isinstance(value, str):
-        return _marked(value, str(origin)) if _REFERENCE.search(value) else value
+        return _insert_mark(value, str(origin)) if _REFERENCE.search(value) else value
     if isinstance(value, Mapping):
-        return {key: mark(item, origin) for key, item in cast("Mapping[str, Any]", value).items()}
+        return {key: mark_references(item, origin) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, Sequence) and not isinstance(value, bytes | bytearray):
-        return [mark(item, origin) for item in cast("Sequence[Any]", value)]
+        return [mark_references(item, origin) for item in cast("Sequence[Any]", value)]
     return value
 
 
 def mark_foreign(value: Any, file: Path) -> Any:
     """Return the content of a YAML file; mark references to code unless the file is in the user's own workspace."""
-    return value if _in_own_workspace(file) else mark(value, file)
+    return value if _is_in_own_workspace(file) else mark_references(value, file)
 
 
 def split_mark(reference: str) -> tuple[str, str]:
@@ -158,13 +158,13 @@ def split_mark(reference: str) -> tuple[str, str]:
     return (_MARK.sub("", reference), unquote(found[0]) or "data") if found else (reference, "")
 
 
-def _marked(reference: str, origin: str) -> str:
+def _insert_mark(reference: str, origin: str) -> str:
     """Insert the mark before the options of a robot, because its address is split at the first question mark."""
     name, mark_of_options, options = reference.partition("?")
     return f"{name} (named by {quote(origin, safe='/ ')}){mark_of_options}{options}"
 
 
-def name_on_command_line(words: Sequence[str]) -> None:
+def record_command_line(words: Sequence[str]) -> None:
     """Record the words of the command line: a file named there is the user's choice, in any folder."""
     global _command_line
     _command_line = tuple(words)
@@ -183,9 +183,9 @@ def require_approved(path: Path, digest: str, origin: str) -> None:
     Raises:
         NotApprovedError: gives the file, its origin, and the command that approves it.
     """
-    if any(row.sha256 == digest for row in approvals()):
+    if any(row.sha256 == digest for row in read_approvals()):
         return
-    if origin or (in_data(path) and not any(str(path) in word for word in _command_line)):
+    if origin or (is_in_data_folder(path) and not any(str(path) in word for word in _command_line)):
         who = f"{origin} names {path}, which" if origin else f"{path} is in a folder of data, and it"
         raise NotApprovedError(
             f"{who} has not been approved on this machine. It was not run. Read it, and if you trust it: twinloop "
@@ -200,13 +200,13 @@ def approve_if_possible(path: Path, *, how: How) -> None:
         approve(path, how=how)
 
 
-def in_data(path: Path) -> bool:
+def is_in_data_folder(path: Path) -> bool:
     """Return whether a path is in a dataset, a scenario or a policy, or in a workspace's folder of such data."""
     path = path.absolute()
-    return any(_holds_data(place) for place in {path, path.resolve()})
+    return any(_is_below_data(place) for place in {path, path.resolve()})
 
 
-def _holds_data(path: Path) -> bool:
+def _is_below_data(path: Path) -> bool:
     for parent in path.parents:
         if any((parent / name).exists() for name in _DATA_FILES):
             return True
@@ -215,10 +215,10 @@ def _holds_data(path: Path) -> bool:
     return False
 
 
-def _in_own_workspace(path: Path) -> bool:
+def _is_in_own_workspace(path: Path) -> bool:
     """Return whether a file is in a workspace that the user created or approved, outside its data folders."""
-    own = {row.path for row in approvals() if not row.sha256}
-    return any(str(parent) in own for parent in path.resolve().parents) and not in_data(path)
+    own = {row.path for row in read_approvals() if not row.sha256}
+    return any(str(parent) in own for parent in path.resolve().parents) and not is_in_data_folder(path)
 
 
 _LONGEST_MESSAGE = 1000  # characters of an error
@@ -229,7 +229,7 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
 
     Args:
         kind: kind of class, for messages (``"task"``).
-        reference: as the user wrote it, or as data refer to it (`mark`).
+        reference: as the user wrote it, or as data refer to it (`mark_references`).
         existing: names of the built-in classes, for messages.
 
     Raises:
@@ -244,7 +244,7 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     if not separator or not path.endswith(".py"):
         where = f"the built-in {kind}s; for your own class write path/to/file.py:ClassName"
         raise UnknownNameError(kind, reference, existing, where=where)
-    module = _load(Path(path), origin)
+    module = _load_module(Path(path), origin)
     found = getattr(module, name, None)
     if not isinstance(found, type):
         classes = [key for key, value in vars(module).items() if isinstance(value, type)]
@@ -252,7 +252,7 @@ def load_class(kind: str, reference: str, existing: Iterable[str]) -> type[Any]:
     return found
 
 
-def resolve_beside(reference: str, folder: Path) -> str:
+def resolve_reference(reference: str, folder: Path) -> str:
     """Return a reference with the absolute path of its file if the file is in ``folder``; a mark is kept.
 
     A name without a file is not changed.
@@ -274,17 +274,17 @@ def require_reference(reference: str) -> str:
     return plain
 
 
-def raised(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """Describe an error of a user's code in one line: type, message, file and line number."""
     # A syntax error states its own location.
     frames = (
         list[traceback.FrameSummary]() if isinstance(error, SyntaxError) else traceback.extract_tb(error.__traceback__)
     )
     place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {_message(error)}{place}"
+    return f"{type(error).__name__}: {_format_message(error)}{place}"
 
 
-def _message(error: BaseException) -> str:
+def _format_message(error: BaseException) -> str:
     """Return an error's text in one shortened line of printable characters; "" if the text itself fails."""
     try:
         text = str(error)[: 2 * _LONGEST_MESSAGE]
@@ -294,7 +294,7 @@ def _message(error: BaseException) -> str:
     return line if len(line) <= _LONGEST_MESSAGE else line[: _LONGEST_MESSAGE - 1] + "…"
 
 
-def _load(path: Path, origin: str) -> ModuleType:
+def _load_module(path: Path, origin: str) -> ModuleType:
     try:
         source = path.read_bytes()
     except OSError as error:
@@ -311,5 +311,5 @@ def _load(path: Path, origin: str) -> ModuleType:
         exec(compile(source, str(path), "exec"), vars(module))  # noqa: S102 - the bytes that were just approved
     except (Exception, SystemExit) as error:  # any error of the user's file is reported as an error in that file
         del sys.modules[name]
-        raise InputError(f"{path} does not run: {raised(error)}") from error
+        raise InputError(f"{path} does not run: {describe_error(error)}") from error
     return module

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from twinloop.core.documents import open_regular
-from twinloop.core.errors import DatasetError, InputError, is_full, refused
-from twinloop.core.plain import plain
+from twinloop.core.errors import DatasetError, InputError, convert_os_error, is_disk_full
+from twinloop.core.plain import to_plain_value
 
 
 @contextlib.contextmanager
@@ -32,8 +32,8 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = _new_file(path)
     except OSError as error:
-        kind = DatasetError if is_full(error) else InputError
-        raise kind(str(refused(error, path))) from error
+        kind = DatasetError if is_disk_full(error) else InputError
+        raise kind(str(convert_os_error(error, path))) from error
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
@@ -45,7 +45,7 @@ def atomic_open(path: Path) -> Generator[BinaryIO]:
         with contextlib.suppress(OSError):
             name.unlink(missing_ok=True)
         if isinstance(error, OSError):
-            raise refused(error, path) from error
+            raise convert_os_error(error, path) from error
         raise
 
 
@@ -89,7 +89,7 @@ def write_json(path: Path, value: Any) -> None:
 
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return JSON text; values are converted by `plain`, and keys keep their order."""
-    return json.dumps(value, indent=indent, default=plain, ensure_ascii=False, allow_nan=True)
+    return json.dumps(value, indent=indent, default=to_plain_value, ensure_ascii=False, allow_nan=True)
 
 
 def sha256_bytes(*parts: bytes) -> str:
@@ -103,7 +103,7 @@ def sha256_bytes(*parts: bytes) -> str:
 
 def sha256_json(value: Any) -> str:
     """Return the SHA-256 of the canonical JSON form of ``value`` (sorted keys)."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=plain).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=to_plain_value).encode()).hexdigest()
 
 
 def sha256_file(path: Path) -> str:

@@ -34,7 +34,7 @@ class HeadlineMetric:
     meaning: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "name", path_word(self.name))
+        object.__setattr__(self, "name", format_metric_name(self.name))
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary; values that are not finite become null."""
@@ -57,11 +57,11 @@ class HeadlineMetric:
         return cls(**given)
 
 
-def path_word(text: str) -> str:
+def format_metric_name(text: str) -> str:
     """Return a metric's name with each run of spaces and of the signs <, =, > replaced by an underscore."""
     return re.sub(r"[\s<>=]+", "_", text.strip())
 
 
-def headlines(result: Mapping[str, Any]) -> dict[str, HeadlineMetric]:
+def read_headlines(result: Mapping[str, Any]) -> dict[str, HeadlineMetric]:
     """Return the headline metrics of a run's ``result.json`` by name; empty if it has none."""
     return {row.name: row for row in map(HeadlineMetric.from_json, result.get("headline", []))}

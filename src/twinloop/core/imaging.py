@@ -71,12 +71,12 @@ class Intrinsics(JsonRecord):
         return np.stack([column, row], axis=-1) + 0.5
 
 
-def linear_of(display: ArrayLike) -> NDArray[np.float64]:
+def srgb_to_linear(display: ArrayLike) -> NDArray[np.float64]:
     """Convert sRGB display values to linear light, both 1 for white; values outside [0, 1] are not clipped."""
     value = np.asarray(display, dtype=np.float64)
     return np.where(value <= 0.04045, value / 12.92, ((value + 0.055) / 1.055) ** 2.4)
 
 
-def display_of(linear: NDArray[Any]) -> NDArray[Any]:
+def linear_to_srgb(linear: NDArray[Any]) -> NDArray[Any]:
     """Convert nonnegative linear light to sRGB display values of the same type, both 1 for white."""
     return np.where(linear <= 0.0031308, 12.92 * linear, 1.055 * linear ** (1 / 2.4) - 0.055)

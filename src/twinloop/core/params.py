@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.core.seeds import uniforms
 
 
@@ -56,11 +56,11 @@ class ParamTable:
     seeds: SeedPath | None = None
 
     def __post_init__(self) -> None:
-        values = frozen(np.atleast_2d(self.values))
+        values = freeze_array(np.atleast_2d(self.values))
         if values.shape[1] != len(self.names):
             raise ValueError(f"{values.shape[1]} columns for {len(self.names)} names")
         object.__setattr__(self, "values", values)
-        object.__setattr__(self, "steps", {name: frozen(rows) for name, rows in self.steps.items()})
+        object.__setattr__(self, "steps", {name: freeze_array(rows) for name, rows in self.steps.items()})
 
     @property
     def nworld(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, cast
 import numpy as np
 
 
-def plain(value: Any) -> Any:
+def to_plain_value(value: Any) -> Any:
     """Convert a value for JSON: dataclasses to objects, arrays and tuples to lists, paths and times to text.
 
     The method ``to_json`` of a value is used if it has one.
@@ -23,11 +23,11 @@ def plain(value: Any) -> Any:
     if own is not None:
         return own()
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_plain_value(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in cast("Mapping[Any, Any]", value).items()}
+        return {str(key): to_plain_value(item) for key, item in cast("Mapping[Any, Any]", value).items()}
     if isinstance(value, list | tuple):
-        return [plain(item) for item in cast("list[Any]", value)]
+        return [to_plain_value(item) for item in cast("list[Any]", value)]
     if isinstance(value, np.ndarray | np.generic):
         return cast("object", value.tolist())
     from pydantic_core import PydanticSerializationError, to_jsonable_python
@@ -59,4 +59,4 @@ class JsonRecord:
         }
         keys |= also if isinstance(also, Mapping) else {name: name for name in also}
         schema = {} if self.json_schema is None else {"schema": self.json_schema}
-        return schema | {key: plain(getattr(self, name)) for name, key in keys.items() if key is not None}
+        return schema | {key: to_plain_value(getattr(self, name)) for name, key in keys.items() if key is not None}

@@ -1,6 +1,6 @@
 """Run work in local processes with results in order, with or without replacement of processes that crash.
 
-`lasting_map` is for work that calls libraries which may end the process on an error, such as renderers.
+`map_crash_tolerant` is for work that calls libraries which may end the process on an error, such as renderers.
 `LocalProcesses` is for other work: there a crash ends the run.
 """
 
@@ -58,7 +58,7 @@ class WorkEngine(Protocol):
     ) -> None: ...
 
 
-def cores() -> int:
+def count_cores() -> int:
     """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -72,7 +72,7 @@ class LocalProcesses:
 
     def __init__(self, workers: int) -> None:
         self.workers = max(1, workers)
-        self.threads = max(1, cores() // self.workers)
+        self.threads = max(1, count_cores() // self.workers)
         self.elsewhere = self.workers > 1
         self._pool: ProcessPoolExecutor | None = None
 
@@ -82,13 +82,13 @@ class LocalProcesses:
             for item in items:
                 yield item, function(item)
             return
-        yield from _in_order(self._started(), function, items, ahead=self.workers + 1)
+        yield from _map_in_order(self._start_pool(), function, items, ahead=self.workers + 1)
 
-    def _started(self) -> ProcessPoolExecutor:
+    def _start_pool(self) -> ProcessPoolExecutor:
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             self._pool = ProcessPoolExecutor(
-                self.workers, mp_context=context, initializer=begin_worker, initargs=(str(self.threads),)
+                self.workers, mp_context=context, initializer=initialize_worker, initargs=(str(self.threads),)
             )
         return self._pool
 
@@ -100,7 +100,7 @@ class LocalProcesses:
             self._pool.shutdown(cancel_futures=True)
 
 
-def _in_order(
+def _map_in_order(
     pool: ProcessPoolExecutor, function: Callable[[Item], Result], items: Iterable[Item], *, ahead: int
 ) -> Iterator[tuple[Item, Result]]:
     pending: collections.deque[tuple[Item, Future[Result]]] = collections.deque()
@@ -108,15 +108,15 @@ def _in_order(
         for item in items:
             pending.append((item, pool.submit(function, item)))
             if len(pending) >= ahead:
-                yield _result(pending)
+                yield _take_result(pending)
         while pending:
-            yield _result(pending)
+            yield _take_result(pending)
     finally:
         for _, future in pending:
             future.cancel()
 
 
-def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[Item, Result]:
+def _take_result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[Item, Result]:
     item, future = pending.popleft()
     try:
         with span("waiting"):
@@ -128,7 +128,7 @@ def _result(pending: collections.deque[tuple[Item, Future[Result]]]) -> tuple[It
         ) from error
 
 
-def begin_worker(threads: str) -> None:
+def initialize_worker(threads: str) -> None:
     """Set up a worker: ignore Ctrl-C, end with the parent, and limit libraries to ``threads`` threads."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
@@ -138,10 +138,10 @@ def begin_worker(threads: str) -> None:
     os.environ.setdefault("LP_NUM_THREADS", "0" if threads == "1" else threads)
     parent = multiprocessing.parent_process()
     if parent is not None:
-        threading.Thread(target=_follow, args=(parent,), daemon=True).start()
+        threading.Thread(target=_exit_with_parent, args=(parent,), daemon=True).start()
 
 
-def _follow(parent: multiprocessing.process.BaseProcess) -> None:
+def _exit_with_parent(parent: multiprocessing.process.BaseProcess) -> None:
     parent.join()
     os._exit(1)
 
@@ -162,7 +162,7 @@ class LostItem:
     reported: Any
 
 
-def lasting_map(
+def map_crash_tolerant(
     function: Work[Item, Result],
     items: Iterable[Item],
     *,
@@ -187,7 +187,7 @@ def lasting_map(
         return
     crew = _WorkerPool(function, workers)
     try:
-        yield from _supervised(crew, [_Task(item=item) for item in items], tell)
+        yield from _supervise_workers(crew, [_Task(item=item) for item in items], tell)
     finally:
         for worker in crew.workers:
             worker.stop()
@@ -208,24 +208,24 @@ class _Worker:
         self.pipe, theirs = context.Pipe()
         self.task: _Task[Any] | None = None
         self.reported: Any = None
-        self.process = context.Process(target=_serve, args=(function, theirs, threads), daemon=True)
+        self.process = context.Process(target=_run_worker, args=(function, theirs, threads), daemon=True)
         self.process.start()
         theirs.close()  # so that the end of the process is the end of the pipe
 
-    def begin(self, task: _Task[Any]) -> None:
+    def start_task(self, task: _Task[Any]) -> None:
         self.task, self.reported = task, None
         try:
             self.pipe.send(task.item)
         except OSError:
             return  # the process has already ended; reading the pipe reports it
 
-    def message(self) -> tuple[str, Any]:
+    def read_message(self) -> tuple[str, Any]:
         """Return the next message of the process; after its end, ``("ended", description)``."""
         try:
             return self.pipe.recv()
         except (EOFError, OSError):
             self.process.join()
-            return "ended", _how(self.process.exitcode)
+            return "ended", _describe_exit(self.process.exitcode)
 
     def stop(self) -> None:
         self.process.kill()
@@ -237,10 +237,10 @@ class _WorkerPool:
     """Up to ``size`` workers; a worker that crashed is replaced."""
 
     def __init__(self, function: Work[Any, Any], size: int) -> None:
-        self._function, self._size, self._threads = function, size, max(1, cores() // size)
+        self._function, self._size, self._threads = function, size, max(1, count_cores() // size)
         self.workers: list[_Worker] = []
 
-    def idle(self) -> _Worker | None:
+    def find_idle_worker(self) -> _Worker | None:
         """Return a worker without a task, started if there are fewer than ``size``; None if all are busy."""
         found = next((worker for worker in self.workers if worker.task is None), None)
         if found is None and len(self.workers) < self._size:
@@ -248,31 +248,35 @@ class _WorkerPool:
             self.workers.append(found)
         return found
 
-    def busy(self) -> dict[Connection, _Worker]:
+    def list_busy_workers(self) -> dict[Connection, _Worker]:
         """Return the workers with a task, by their pipes."""
         return {worker.pipe: worker for worker in self.workers if worker.task is not None}
 
-    def dismiss(self, worker: _Worker) -> None:
+    def remove_worker(self, worker: _Worker) -> None:
         """Remove a worker that has ended."""
         self.workers.remove(worker)
         worker.stop()
 
 
-def _supervised(crew: _WorkerPool, tasks: list[_Task[Item]], progress: Report) -> Iterator[tuple[Item, Any | LostItem]]:
+def _supervise_workers(
+    crew: _WorkerPool, tasks: list[_Task[Item]], progress: Report
+) -> Iterator[tuple[Item, Any | LostItem]]:
     waiting, following = collections.deque(tasks), collections.deque(tasks)
     while following:
-        while waiting and (worker := crew.idle()) is not None:
-            worker.begin(waiting.popleft())
-        busy = crew.busy()
+        while waiting and (worker := crew.find_idle_worker()) is not None:
+            worker.start_task(waiting.popleft())
+        busy = crew.list_busy_workers()
         for pipe in wait(list(busy)):
-            _hear(crew, busy[pipe], waiting, progress)  # pyright: ignore[reportArgumentType]
+            _process_message(crew, busy[pipe], waiting, progress)  # pyright: ignore[reportArgumentType]
         while following and following[0].outcome is not None:
-            yield _outcome(following.popleft())
+            yield _unpack_outcome(following.popleft())
 
 
-def _hear(crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report) -> None:
+def _process_message(
+    crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[Item]], progress: Report
+) -> None:
     """Process one message of a worker."""
-    kind, value = worker.message()
+    kind, value = worker.read_message()
     task = worker.task
     if task is None:
         return
@@ -284,7 +288,7 @@ def _hear(crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[I
     if kind != "ended":
         task.outcome = (kind, value)
         return
-    crew.dismiss(worker)
+    crew.remove_worker(worker)
     task.deaths += 1
     if task.deaths < TRIES:
         waiting.appendleft(task)
@@ -292,14 +296,14 @@ def _hear(crew: _WorkerPool, worker: _Worker, waiting: collections.deque[_Task[I
         task.outcome = ("lost", LostItem(how=value, reported=worker.reported))
 
 
-def _outcome(task: _Task[Item]) -> tuple[Item, Any]:
+def _unpack_outcome(task: _Task[Item]) -> tuple[Item, Any]:
     kind, value = task.outcome or ("lost", None)
     if isinstance(value, Exception) and kind == "raised":
         raise value
     return task.item, value
 
 
-def _how(code: int | None) -> str:
+def _describe_exit(code: int | None) -> str:
     """Describe how a process ended."""
     if code is None or code >= 0:
         return f"ended with code {code}"
@@ -308,9 +312,9 @@ def _how(code: int | None) -> str:
     return f"was ended by signal {-code} ({name}{memory})"
 
 
-def _serve(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
+def _run_worker(function: Work[Any, Any], pipe: Connection, threads: int) -> None:
     """Run a worker: process one item after another, until the pipe closes."""
-    begin_worker(str(threads))
+    initialize_worker(str(threads))
     while True:
         try:
             item = pipe.recv()

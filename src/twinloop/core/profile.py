@@ -30,15 +30,15 @@ class Profile:
     @contextmanager
     def span(self, name: str) -> Generator[None]:
         """Measure the time of the block under ``name``, without the spans inside it."""
-        self._charge()
+        self._update_seconds()
         self._open.append(name)
         try:
             yield
         finally:
-            self._charge()
+            self._update_seconds()
             self._open.pop()
 
-    def _charge(self) -> None:
+    def _update_seconds(self) -> None:
         """Add the time since the last change to the innermost open span."""
         now = time.perf_counter()
         if self._open:
@@ -53,7 +53,7 @@ def span(name: str) -> AbstractContextManager[None]:
 
 
 @contextmanager
-def profiling(profile: Profile | None) -> Generator[None]:
+def record_spans(profile: Profile | None) -> Generator[None]:
     """Count the spans of the block in ``profile``; None turns profiling off."""
     global _active
     before, _active = _active, profile

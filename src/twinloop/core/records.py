@@ -16,7 +16,7 @@ from twinloop.core.units import UnitMap
 Source = Literal["real", "sim", "augmented", "human-in-the-loop"]
 
 
-def frozen(array: ArrayLike) -> NDArray[np.float64]:
+def freeze_array(array: ArrayLike) -> NDArray[np.float64]:
     """Return a read-only float64 copy."""
     copy = np.array(array, dtype=np.float64)
     copy.setflags(write=False)
@@ -24,10 +24,10 @@ def frozen(array: ArrayLike) -> NDArray[np.float64]:
 
 
 def freeze_fields(record: object, *names: str) -> None:
-    """Replace arrays of a frozen dataclass by `frozen` copies, in its ``__post_init__``; None stays None."""
+    """Replace arrays of a frozen dataclass by `freeze_array` copies, in its ``__post_init__``; None stays None."""
     for name in names:
         if getattr(record, name) is not None:
-            object.__setattr__(record, name, frozen(getattr(record, name)))
+            object.__setattr__(record, name, freeze_array(getattr(record, name)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,7 +250,7 @@ class Embedding:
     source: str
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "values", frozen(self.values))
+        object.__setattr__(self, "values", freeze_array(self.values))
         clusters = np.array(self.clusters, dtype=np.int64)
         clusters.setflags(write=False)
         object.__setattr__(self, "clusters", clusters)

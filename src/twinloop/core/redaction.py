@@ -60,21 +60,21 @@ _BARE = re.compile(r"([^\s:/@]+:(?!/)\S+)(@[^\s@]+)")  # user:password@host with
 _noted: dict[str, None] = {}
 
 
-def redacted(text: str) -> str:
+def redact_text(text: str) -> str:
     """Return a text without credentials; if the end of a credential is unclear, more of the text is removed."""
-    return _redacted(text, _known_values())
+    return _redact_known(text, _known_values())
 
 
-def redacted_values(value: Any) -> Any:
+def redact_values(value: Any) -> Any:
     """Return plain values (mappings, lists, texts, paths, numbers) without credentials."""
-    return _redacted_values(value, _known_values())
+    return _redact_known_values(value, _known_values())
 
 
-def redacted_words(words: Sequence[str]) -> list[str]:
+def redact_words(words: Sequence[str]) -> list[str]:
     """Return the arguments of a command without credentials, also those after a flag such as ``--token``."""
     known = _known_values()
     return [
-        MASK if _follows_flag(before, word) else _redacted_word(word, known)
+        MASK if _follows_flag(before, word) else _redact_word(word, known)
         for before, word in zip(("", *words), words, strict=False)
     ]
 
@@ -82,19 +82,19 @@ def redacted_words(words: Sequence[str]) -> list[str]:
 def note_secrets(words: Sequence[str]) -> None:
     """Remember the credentials in a command's arguments, because libraries repeat them in other forms."""
     for before, word in zip(("", *words), words, strict=False):
-        for value in (word,) if _follows_flag(before, word) else _secrets_of(word):
+        for value in (word,) if _follows_flag(before, word) else _find_secrets(word):
             forms = {value, unquote(value), unquote_plus(value), quote(value), quote(value, safe=""), quote_plus(value)}
             _noted.update(dict.fromkeys(form for form in forms if len(form) >= _LEAST))
     for value in list(_noted)[:-_MOST]:
         del _noted[value]
 
 
-def _redacted(text: str, known: Iterable[str]) -> str:
+def _redact_known(text: str, known: Iterable[str]) -> str:
     for value in known:
         text = text.replace(value, MASK)
     text = _KNOWN_FORMS.sub(MASK, text)
     if "@" in text:
-        text = _without_users(text)
+        text = _remove_users(text)
     for sign, patterns in _BY_SIGN.items():  # most texts have none of these signs
         if sign in text:
             for pattern in patterns:
@@ -102,38 +102,38 @@ def _redacted(text: str, known: Iterable[str]) -> str:
     return _HEADER.sub(rf"\g<1>{MASK}", text)
 
 
-def _redacted_values(value: Any, known: Sequence[str]) -> Any:
+def _redact_known_values(value: Any, known: Sequence[str]) -> Any:
     if isinstance(value, str):
-        return _redacted(value, known)
+        return _redact_known(value, known)
     if isinstance(value, Mapping):
         entries = cast("Mapping[Any, Any]", value).items()
         return {
-            _redacted_values(key, known): MASK if _is_entry(key, item) else _redacted_values(item, known)
+            _redact_known_values(key, known): MASK if _is_secret_entry(key, item) else _redact_known_values(item, known)
             for key, item in entries
         }
     if isinstance(value, list | tuple):
-        return [_redacted_values(item, known) for item in cast("Sequence[Any]", value)]
-    return _redacted(str(value), known) if isinstance(value, PurePath) else value
+        return [_redact_known_values(item, known) for item in cast("Sequence[Any]", value)]
+    return _redact_known(str(value), known) if isinstance(value, PurePath) else value
 
 
-def _redacted_word(word: str, known: Iterable[str]) -> str:
+def _redact_word(word: str, known: Iterable[str]) -> str:
     """Return an argument without credentials; unlike in a text, its password may contain spaces and quotes."""
     flag, bare = _FLAG_WITH_VALUE.fullmatch(word), _BARE.fullmatch(word)
     if flag:
         return flag[1] + MASK
-    return _redacted(MASK + bare[2] if bare else _without_users(word, whole=True), known)
+    return _redact_known(MASK + bare[2] if bare else _remove_users(word, whole=True), known)
 
 
-def _without_users(text: str, *, whole: bool = False) -> str:
+def _remove_users(text: str, *, whole: bool = False) -> str:
     """Remove the user part of the addresses in a text; ``whole``: the text is one address and may contain spaces."""
     kept, at = list[str](), 0
-    for start, end in _users(text, whole=whole):
+    for start, end in _find_users(text, whole=whole):
         kept += [text[at:start], MASK]
         at = end
     return "".join((*kept, text[at:]))
 
 
-def _users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
+def _find_users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
     """Yield the start and end of the user part of each address, also of addresses within addresses."""
     at = stop = last = 0
     while (scheme := _SCHEME.search(text, at)) is not None:
@@ -142,13 +142,13 @@ def _users(text: str, *, whole: bool = False) -> Iterable[tuple[int, int]]:
             ending = None if whole else _END.search(text, at)
             stop = len(text) if ending is None else ending.start()
             last = text.rfind("@", at, stop)
-        end = _user_end(text, at, stop, last)
+        end = _find_user_end(text, at, stop, last)
         if end is not None:
             yield at, end
             at = end
 
 
-def _user_end(text: str, start: int, stop: int, last: int) -> int | None:
+def _find_user_end(text: str, start: int, stop: int, last: int) -> int | None:
     """Return the position of the ``@`` that ends the user part of an address; None if it has no user part.
 
     By the standard, ``/``, ``?``, ``#`` and ``@`` in a password are encoded, but people write them unencoded. If the
@@ -164,13 +164,13 @@ def _user_end(text: str, start: int, stop: int, last: int) -> int | None:
     return None
 
 
-def _secrets_of(word: str) -> list[str]:
+def _find_secrets(word: str) -> list[str]:
     """Return the secret values in an argument."""
     flag = _FLAG_WITH_VALUE.fullmatch(word)
     found = [flag[2]] if flag else list[str]()
     for text in {word, unquote(word)}:
         bare = _BARE.fullmatch(text)
-        for user in [text[start:end] for start, end in _users(text, whole=True)] + ([bare[1]] if bare else []):
+        for user in [text[start:end] for start, end in _find_users(text, whole=True)] + ([bare[1]] if bare else []):
             name, colon, password = user.partition(":")
             # Where a password holds an @, its end is unclear: each possible one counts.
             found += [user, *accumulate((password if colon else name).split("@"), lambda one, other: f"{one}@{other}")]
@@ -184,7 +184,7 @@ def _follows_flag(before: str, word: str) -> bool:
     return _FLAG.fullmatch(before) is not None and not word.startswith("--")
 
 
-def _is_entry(key: object, item: object) -> bool:
+def _is_secret_entry(key: object, item: object) -> bool:
     return isinstance(key, str) and isinstance(item, str) and bool(item) and _IS_SECRET.fullmatch(key) is not None
 
 

@@ -11,7 +11,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Any, TypeVar, cast
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.extension import load_class, raised, split_mark
+from twinloop.core.extension import describe_error, load_class, split_mark
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class Registry(Mapping[str, T]):
         self.builtin: dict[str, T | str] = dict(builtin)
         self._files, self._shown = files, shown
 
-    def installed(self) -> dict[str, EntryPoint]:
+    def list_installed(self) -> dict[str, EntryPoint]:
         """Return the entry points of installed packages by name; of duplicates, the first on Python's path."""
         found: dict[str, EntryPoint] = {}
         for entry in entry_points(group=self.group) if self.group else ():
@@ -68,15 +68,15 @@ class Registry(Mapping[str, T]):
         """
         if name in self.builtin:
             held = self.builtin[name]
-            return self._load(EntryPoint(name, held, self.group)) if isinstance(held, str) else cast("T", held)
+            return self._load_entry(EntryPoint(name, held, self.group)) if isinstance(held, str) else cast("T", held)
         if self._files and is_file(name):
-            return cast("T", load_class(self.kind, name, self._names()))
-        if entry := self.installed().get(name):
-            return self._load(entry)
+            return cast("T", load_class(self.kind, name, self._iterate_names()))
+        if entry := self.list_installed().get(name):
+            return self._load_entry(entry)
         where = where or self.where
         if self._files and (".py" in name or not where):
-            return cast("T", load_class(self.kind, name, self._names()))
-        raise UnknownNameError(self.kind, name, self._names(), where=where)
+            return cast("T", load_class(self.kind, name, self._iterate_names()))
+        raise UnknownNameError(self.kind, name, self._iterate_names(), where=where)
 
     def __getitem__(self, name: str) -> T:
         """Return the object of a name; see `find`."""
@@ -84,22 +84,22 @@ class Registry(Mapping[str, T]):
 
     def __iter__(self) -> Iterator[str]:
         """Yield the built-in names, then those of installed packages."""
-        return iter({**self.builtin, **self.installed()})
+        return iter({**self.builtin, **self.list_installed()})
 
     def __len__(self) -> int:
         """Return the number of names."""
-        return len({**self.builtin, **self.installed()})
+        return len({**self.builtin, **self.list_installed()})
 
     def __contains__(self, name: object) -> bool:
         """Return whether a name is built in or offered by an installed package."""
-        return name in self.builtin or name in self.installed()
+        return name in self.builtin or name in self.list_installed()
 
-    def _names(self) -> Iterator[str]:
+    def _iterate_names(self) -> Iterator[str]:
         """Yield the names for messages; they are computed only when a message is written."""
         yield from self._shown() if self._shown else self.builtin
-        yield from self.installed()
+        yield from self.list_installed()
 
-    def _load(self, entry: EntryPoint) -> Any:
+    def _load_entry(self, entry: EntryPoint) -> Any:
         package = "twinloop" if entry.dist is None else entry.dist.name
         try:
             return entry.load()
@@ -115,7 +115,7 @@ class Registry(Mapping[str, T]):
             if entry.dist is None:
                 raise
             raise InputError(
-                f"The {self.kind} {entry.name} of the package {package} cannot be loaded: {raised(error)}."
+                f"The {self.kind} {entry.name} of the package {package} cannot be loaded: {describe_error(error)}."
             ) from error
 
 

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 
 Domain = Literal["real", "sim"]
 Measure = Literal["success", "score"]
@@ -45,7 +45,7 @@ class Trials(JsonRecord):
     origin: str = ""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "score", frozen(self.score))
+        object.__setattr__(self, "score", freeze_array(self.score))
         n = len(self.score)
         for name in _NAMES:
             given = tuple(getattr(self, name))
@@ -76,7 +76,7 @@ class Trials(JsonRecord):
         )
 
     @classmethod
-    def joined(cls, parts: Iterable[Trials]) -> Trials:
+    def concatenate_trials(cls, parts: Iterable[Trials]) -> Trials:
         """Concatenate the trials of several records."""
         given = list(parts)
         columns = {name: tuple(x for part in given for x in getattr(part, name)) for name in (*_NAMES, "success")}
@@ -152,13 +152,13 @@ class Trials(JsonRecord):
         unknown = [number for number, won in enumerate(self.success) if won is None]
         if unknown:
             raise InputError(
-                f"{len(unknown)} of {len(self)} trials{self._said()} have no outcome "
-                f"(the first: {self._named(unknown[0])}). Give a success column, or compare scores."
+                f"{len(unknown)} of {len(self)} trials{self._format_origin()} have no outcome "
+                f"(the first: {self._describe_trial(unknown[0])}). Give a success column, or compare scores."
             )
         return np.array(self.success, dtype=np.float64)
 
     @property
-    def tells_success(self) -> bool:
+    def has_outcomes(self) -> bool:
         """True if every trial has an outcome."""
         return None not in self.success
 
@@ -174,7 +174,8 @@ class Trials(JsonRecord):
         for name in (*_NAMES, "success"):
             if len(getattr(self, name)) != len(self):
                 raise InputError(
-                    f"Trials{self._said()}: {len(getattr(self, name))} entries of {name} for {len(self)} scores. "
+                    f"Trials{self._format_origin()}: {len(getattr(self, name))} entries of {name} for {len(self)} "
+                    "scores. "
                     "Every trial has one of each."
                 )
         faults: Sequence[tuple[NDArray[np.bool_], str]] = (
@@ -186,15 +187,15 @@ class Trials(JsonRecord):
             if wrong.any():
                 number = int(np.argmax(wrong))
                 raise InputError(
-                    f"Trial {self._named(number)}{self._said()} {what} "
+                    f"Trial {self._describe_trial(number)}{self._format_origin()} {what} "
                     f"(score {self.score[number]:g}; {int(wrong.sum())} such trials)."
                 )
 
-    def _named(self, number: int) -> str:
+    def _describe_trial(self, number: int) -> str:
         parts = [self.domain[number], self.policy[number], self.task[number], self.condition[number]]
         return f"{number} ({', '.join(part for part in parts if part)})"
 
-    def _said(self) -> str:
+    def _format_origin(self) -> str:
         return f" of {self.origin}" if self.origin else ""
 
 
@@ -213,7 +214,7 @@ class Pairs:
         return len(self.real)
 
 
-def paired(trials: Trials, measure: Measure = "score") -> Pairs:
+def pair_trials(trials: Trials, measure: Measure = "score") -> Pairs:
     """Pair the trials whose pair was tried in both domains, by policy, task and condition; the result may be empty.
 
     Raises:
@@ -228,6 +229,6 @@ def paired(trials: Trials, measure: Measure = "score") -> Pairs:
     both = {key: sides for key, sides in seen.items() if len(sides) == len(DOMAINS)}
     return Pairs(
         policy=tuple(key[0] for key in both),
-        real=frozen([np.mean(sides["real"]) for sides in both.values()]),
-        sim=frozen([np.mean(sides["sim"]) for sides in both.values()]),
+        real=freeze_array([np.mean(sides["real"]) for sides in both.values()]),
+        sim=freeze_array([np.mean(sides["sim"]) for sides in both.values()]),
     )

@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import yaml
 
-from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, DocumentError, read_text, short
+from twinloop.core.documents import LARGEST_WHOLE, LONGEST_NUMBER, MOST_DEPTH, DocumentError, read_text, shorten_number
 
 # Most bytes of a YAML file. The longest that this package writes, a fit of a few hundred parameters, has 100 kB.
 MOST_YAML_BYTES = 4 << 20
@@ -51,7 +51,7 @@ def parse_yaml(text: str, *, where: str) -> Any:
     if len(re.findall(r"^%", text, re.MULTILINE)) > _MOST_DIRECTIVES:
         raise DocumentError(f"{where} has more than {_MOST_DIRECTIVES} lines that begin with %. Remove the directives.")
     try:
-        return _YamlReader(text).value()
+        return _YamlReader(text).read_value()
     except _RefusedError as refused:
         raise DocumentError(f"{where}, line {refused.line}: {refused}") from None
     except yaml.MarkedYAMLError as error:
@@ -94,7 +94,7 @@ class _OpenCollection:
     key: _Value = _UNSET
     merged: dict[str, Any] | None = None  # the keys that << adds
 
-    def finished(self) -> _Value:
+    def finish(self) -> _Value:
         values = {**self.merged, **self.values} if self.merged and isinstance(self.values, dict) else self.values
         return _Value(values, self.count, self.depth + 1)
 
@@ -109,7 +109,7 @@ class _YamlReader:
         self._result: _Value | None = None
         self._count = 0
 
-    def value(self) -> Any:
+    def read_value(self) -> Any:
         """Return the document's value; None if there is no document."""
         documents = 0
         while self._loader.check_event():
@@ -118,17 +118,17 @@ class _YamlReader:
             if documents > 1:
                 raise _RefusedError("one document is expected, and another begins with `---`. Split the file.", event)
             if isinstance(event, yaml.NodeEvent):
-                self._node(event)
+                self._handle_node(event)
             elif isinstance(event, yaml.CollectionEndEvent):
                 closed = self._open.pop()
-                self._add(closed.finished(), closed.anchor, event)
+                self._add_value(closed.finish(), closed.anchor, event)
         return self._result.value if self._result else None
 
-    def _node(self, event: Any) -> None:
+    def _handle_node(self, event: Any) -> None:
         if isinstance(event, yaml.AliasEvent):
-            self._add(self._aliased(event), None, event)
+            self._add_value(self._resolve_alias(event), None, event)
         elif isinstance(event, yaml.ScalarEvent):
-            self._add(self._scalar(event), event.anchor, event)
+            self._add_value(self._parse_scalar(event), event.anchor, event)
         else:
             _require_plain(event)
             if len(self._open) >= MOST_DEPTH:
@@ -136,14 +136,14 @@ class _YamlReader:
             empty: list[Any] | dict[str, Any] = {} if isinstance(event, yaml.MappingStartEvent) else []
             self._open.append(_OpenCollection(event.anchor, empty))
 
-    def _aliased(self, event: Any) -> _Value:
+    def _resolve_alias(self, event: Any) -> _Value:
         if event.anchor in {outer.anchor for outer in self._open}:
             raise _RefusedError(f"the value `&{event.anchor:.40}` contains itself.", event)
         if event.anchor not in self._anchors:
             raise _RefusedError(f"the alias `*{event.anchor:.40}` has no anchor before it.", event)
         return self._anchors[event.anchor]
 
-    def _add(self, value: _Value, anchor: str | None, event: Any) -> None:
+    def _add_value(self, value: _Value, anchor: str | None, event: Any) -> None:
         """Add a finished value to the list or mapping around it."""
         self._require_room(value, event)
         outer = self._open[-1] if self._open else None
@@ -159,9 +159,9 @@ class _YamlReader:
         if isinstance(outer.values, list):
             outer.values.append(value.value)
         elif outer.key is _UNSET:
-            outer.key = _checked_key(value, outer, event)
+            outer.key = _check_key(value, outer, event)
         elif outer.key.merge:
-            outer.merged, outer.key = _merged(value.value, event), _UNSET
+            outer.merged, outer.key = _merge_mappings(value.value, event), _UNSET
         else:
             outer.values[outer.key.value], outer.key = value.value, _UNSET
 
@@ -173,7 +173,7 @@ class _YamlReader:
         if len(self._open) + value.depth > MOST_DEPTH:
             raise _RefusedError(f"values are nested more than {MOST_DEPTH} levels deep, aliases written out.", event)
 
-    def _scalar(self, event: Any) -> _Value:
+    def _parse_scalar(self, event: Any) -> _Value:
         text = event.value
         _require_plain(event)
         if _CONTROL.search(text):
@@ -185,9 +185,9 @@ class _YamlReader:
             value, count = _SCALARS.get(tag, str)(text), 1 + len(text) // _LONG
             return _Value(value, count, merge=tag == f"{_YAML}merge")
         except OverflowError:
-            raise _RefusedError(f"the number {short(text)} does not fit in 64 bits.", event) from None
+            raise _RefusedError(f"the number {shorten_number(text)} does not fit in 64 bits.", event) from None
         except (ValueError, KeyError, IndexError):
-            raise _RefusedError(f"{short(text)!r} is not a value of the type {tag}.", event) from None
+            raise _RefusedError(f"{shorten_number(text)!r} is not a value of the type {tag}.", event) from None
 
 
 def _require_plain(event: Any) -> None:
@@ -196,7 +196,7 @@ def _require_plain(event: Any) -> None:
         raise _RefusedError(f"the tag {event.tag!r:.60} is not allowed. Write a plain value.", event)
 
 
-def _checked_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
+def _check_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
     if not isinstance(key.value, str):
         shown = "a list or mapping" if key.depth else repr(key.value)
         raise _RefusedError(f"the key {shown} is not text. Write it in quotes.", event)
@@ -205,7 +205,7 @@ def _checked_key(key: _Value, outer: _OpenCollection, event: Any) -> _Value:
     return key
 
 
-def _merged(value: Any, event: Any) -> dict[str, Any]:
+def _merge_mappings(value: Any, event: Any) -> dict[str, Any]:
     """Return the keys that ``<<`` adds; of several mappings, the first one decides."""
     merged = dict[str, Any]()
     for mapping in reversed(cast("list[Any]", value) if isinstance(value, list) else [value]):
@@ -215,21 +215,21 @@ def _merged(value: Any, event: Any) -> dict[str, Any]:
     return merged
 
 
-def _number(text: str, tag: str) -> Any:
+def _construct_number(text: str, tag: str) -> Any:
     if len(text) > LONGEST_NUMBER:
         raise OverflowError
     return getattr(_NUMBERS, f"construct_yaml_{tag}")(yaml.ScalarNode(tag, text))
 
 
-def _integer(text: str) -> int:
-    value = _number(text, "int")
+def _parse_integer(text: str) -> int:
+    value = _construct_number(text, "int")
     if not -LARGEST_WHOLE < value < LARGEST_WHOLE:
         raise OverflowError
     return value
 
 
-def _float(text: str) -> float:
-    value = _number(text, "float")
+def _parse_float(text: str) -> float:
+    value = _construct_number(text, "float")
     if math.isinf(value) and "inf" not in text.lower():
         raise OverflowError
     return value
@@ -241,8 +241,8 @@ _SCALARS: dict[str, Callable[[str], Any]] = {
     f"{_YAML}str": str,
     f"{_YAML}null": lambda _: None,
     f"{_YAML}bool": lambda text: yaml.constructor.SafeConstructor.bool_values[text.lower()],
-    f"{_YAML}int": _integer,
-    f"{_YAML}float": _float,
+    f"{_YAML}int": _parse_integer,
+    f"{_YAML}float": _parse_float,
 }
 _TAGS = {
     yaml.ScalarEvent: tuple(_SCALARS),

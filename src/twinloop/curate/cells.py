@@ -45,7 +45,7 @@ class CellBox:
     ratio: float
     p_value: float
 
-    def holds(self, u: Array) -> NDArray[np.bool_]:
+    def contains_points(self, u: Array) -> NDArray[np.bool_]:
         """Return which points ``(n, d)`` are inside; a box at the end of an axis extends beyond it."""
         inside = np.ones(len(u), dtype=bool)
         for axis, low, high in zip(self.axes, self.low, self.high, strict=True):
@@ -54,7 +54,7 @@ class CellBox:
         return inside
 
 
-def scan(
+def scan_boxes(
     cases: Array, controls: Array, *, pair_axes: Sequence[int] = (), draws: int = DRAWS, seed: int = 0
 ) -> tuple[CellBox, ...]:
     """Return the boxes where cases are significantly more frequent than elsewhere, the most unlikely first.
@@ -70,28 +70,28 @@ def scan(
     """
     found: list[CellBox] = []
     while len(found) < _MOST_BOXES and len(cases) and len(controls):
-        box = _best(cases, controls, pair_axes, draws, seed + len(found))
+        box = _find_best_box(cases, controls, pair_axes, draws, seed + len(found))
         if box is None or box.p_value > _ALPHA:
             break
         found.append(box)
-        cases, controls = cases[~box.holds(cases)], controls[~box.holds(controls)]
+        cases, controls = cases[~box.contains_points(cases)], controls[~box.contains_points(controls)]
     return tuple(found)
 
 
-def _best(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, seed: int) -> CellBox | None:
+def _find_best_box(cases: Array, controls: Array, pair_axes: Sequence[int], draws: int, seed: int) -> CellBox | None:
     points = np.vstack([cases, controls])
     cell = np.clip((points * BOX_CELLS).astype(np.int64), 0, BOX_CELLS - 1)
     is_case = np.arange(len(points)) < len(cases)
     grids = _Grids(cell, pair_axes)
-    ratio, where = grids.best(is_case)
+    ratio, where = grids.find_best_box(is_case)
     if where is None:
         return None
     chance = generator(seed, "curate/scan")
-    drawn = [grids.best(chance.permutation(is_case))[0] for _ in range(draws)]
+    drawn = [grids.find_best_box(chance.permutation(is_case))[0] for _ in range(draws)]
     p = (1 + sum(value >= ratio for value in drawn)) / (1 + draws)
     axes, low, high = where
     box = CellBox(axes=axes, low=low, high=high, cases=0, controls=0, ratio=ratio, p_value=p)
-    return replace(box, cases=int(box.holds(cases).sum()), controls=int(box.holds(controls).sum()))
+    return replace(box, cases=int(box.contains_points(cases).sum()), controls=int(box.contains_points(controls).sum()))
 
 
 class _Grids:
@@ -103,19 +103,19 @@ class _Grids:
         self.spans = np.array([(a, b) for a in range(BOX_CELLS) for b in range(a + 1, BOX_CELLS + 1)])
         self._flat = [cell[:, i] * BOX_CELLS + cell[:, j] for i, j in self.pairs]
         every = np.ones(len(cell), dtype=bool)
-        self.all_single, self.all_pair = self._single(every), self._pair(every)
+        self.all_single, self.all_pair = self._count_spans(every), self._count_pair_boxes(every)
 
-    def best(self, is_case: NDArray[np.bool_]) -> tuple[float, tuple[tuple[int, ...], ...] | None]:
+    def find_best_box(self, is_case: NDArray[np.bool_]) -> tuple[float, tuple[tuple[int, ...], ...] | None]:
         """Return the largest log likelihood ratio with its axes, lows and highs, or None if no box has more cases."""
         n, cases = len(is_case), int(is_case.sum())
-        single = _log_ratio(self._single(is_case), self.all_single, cases, n)
+        single = _compute_log_ratio(self._count_spans(is_case), self.all_single, cases, n)
         top, where = 0.0, None
         axis, span = np.unravel_index(int(single.argmax()), single.shape)
         if single[axis, span] > top:
             low, high = self.spans[span].tolist()
             top, where = float(single[axis, span]), ((int(axis),), (low,), (high,))
         if self.pairs:
-            pair = _log_ratio(self._pair(is_case), self.all_pair, cases, n)
+            pair = _compute_log_ratio(self._count_pair_boxes(is_case), self.all_pair, cases, n)
             number, first, second = np.unravel_index(int(pair.argmax()), pair.shape)
             if pair[number, first, second] > top:
                 ends = self.spans[first].tolist(), self.spans[second].tolist()
@@ -123,13 +123,13 @@ class _Grids:
                 where = (self.pairs[number], (ends[0][0], ends[1][0]), (ends[0][1], ends[1][1]))
         return top, where
 
-    def _single(self, chosen: NDArray[np.bool_]) -> Array:
+    def _count_spans(self, chosen: NDArray[np.bool_]) -> Array:
         """Return the counts in every span of every axis ``(d, nspan)``."""
         counts = np.stack([np.bincount(column, minlength=BOX_CELLS) for column in self.cell[chosen].T])
         sums = np.pad(counts.cumsum(axis=1), ((0, 0), (1, 0)))
         return (sums[:, self.spans[:, 1]] - sums[:, self.spans[:, 0]]).astype(np.float64)
 
-    def _pair(self, chosen: NDArray[np.bool_]) -> Array:
+    def _count_pair_boxes(self, chosen: NDArray[np.bool_]) -> Array:
         """Return the counts in every box of every pair ``(npair, nspan, nspan)``."""
         if not self.pairs:
             return np.zeros((0, 1, 1))
@@ -141,7 +141,7 @@ class _Grids:
         return rows[:, :, high] - rows[:, :, low]
 
 
-def _log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
+def _compute_log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
     """Return the log likelihood ratio of cases being more frequent inside than outside; 0 if they are not.
 
     Args:
@@ -152,13 +152,15 @@ def _log_ratio(inside: Array, total: Array, cases: int, n: int) -> Array:
     """
     outside, rest = cases - inside, n - total
     value = (
-        _bernoulli(inside, total) + _bernoulli(outside, rest) - _bernoulli(np.array(float(cases)), np.array(float(n)))
+        _log_likelihood(inside, total)
+        + _log_likelihood(outside, rest)
+        - _log_likelihood(np.array(float(cases)), np.array(float(n)))
     )
     more = inside * np.maximum(rest, 1.0) > outside * np.maximum(total, 1.0)
     return np.where(more & (total > 0) & (rest > 0), value, 0.0)
 
 
-def _bernoulli(cases: Array, total: Array) -> Array:
+def _log_likelihood(cases: Array, total: Array) -> Array:
     """Return the maximal log likelihood of a number of cases in a total."""
     other = total - cases
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -208,7 +210,9 @@ class ParameterPairCell(JsonRecord):
     rate_high: float
 
 
-def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array) -> list[ParameterCell]:
+def count_parameter_cells(
+    axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array
+) -> list[ParameterCell]:
     """Return the cells of every axis; the outermost cells include values beyond the range.
 
     Args:
@@ -219,7 +223,7 @@ def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, succ
     """
     cells = []
     for column, axis in enumerate(axes):
-        mine, theirs = (_part(side[:, column], CELLS) for side in (real, sim))
+        mine, theirs = (_find_part_index(side[:, column], CELLS) for side in (real, sim))
         borders = axis.to_si(np.linspace(0.0, 1.0, CELLS + 1))
         for number in range(CELLS):
             inside = theirs == number
@@ -231,13 +235,13 @@ def parameter_cells(axes: Sequence[ParameterAxis], real: Array, sim: Array, succ
                     high=float(borders[number + 1]),
                     real=int((mine == number).sum()),
                     sim=int(inside.sum()),
-                    **_success(success[inside]),
+                    **_compute_success_rate(success[inside]),
                 )
             )
     return cells
 
 
-def pair_cells(
+def count_pair_cells(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, success: Array, pairs: Sequence[int]
 ) -> list[ParameterPairCell]:
     """Return the cells of all pairs of some axes, first those with the fewest simulated and most real episodes.
@@ -249,7 +253,7 @@ def pair_cells(
         success: outcome of the simulated episodes ``(m,)``: 1, 0, NaN.
         pairs: columns of the axes to pair.
     """
-    mine, theirs = _part(real, PAIR_CELLS), _part(sim, PAIR_CELLS)
+    mine, theirs = _find_part_index(real, PAIR_CELLS), _find_part_index(sim, PAIR_CELLS)
     borders = [axis.to_si(np.linspace(0.0, 1.0, PAIR_CELLS + 1)) for axis in axes]
     cells = []
     for x, y in itertools.combinations(pairs, 2):
@@ -263,18 +267,18 @@ def pair_cells(
                     high=(float(borders[x][i + 1]), float(borders[y][j + 1])),
                     real=int(((mine[:, x] == i) & (mine[:, y] == j)).sum()),
                     sim=int(inside.sum()),
-                    **_success(success[inside]),
+                    **_compute_success_rate(success[inside]),
                 )
             )
     return sorted(cells, key=lambda cell: (cell.sim, -cell.real))
 
 
-def _part(places: Array, count: int) -> Array:
+def _find_part_index(places: Array, count: int) -> Array:
     """Return the index of the part that contains each value; NaN if it is unknown."""
     return np.floor(np.clip(places, 0.0, np.nextafter(1.0, 0.0)) * count)
 
 
-def _success(outcome: Array) -> dict[str, Any]:
+def _compute_success_rate(outcome: Array) -> dict[str, Any]:
     """Return counts and success rate of a cell's episodes."""
     judged = int((~np.isnan(outcome)).sum())
     successes = int(np.nansum(outcome))
@@ -285,7 +289,9 @@ def _success(outcome: Array) -> dict[str, Any]:
     return {"judged": judged, "successes": successes, "rate": rate, "rate_low": low, "rate_high": high}
 
 
-def failure_boxes(points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0) -> tuple[CellBox, ...]:
+def find_failure_boxes(
+    points: Array, success: Array, *, pair_axes: Sequence[int], seed: int = 0
+) -> tuple[CellBox, ...]:
     """Return boxes where simulated episodes fail significantly more often than elsewhere.
 
     Args:
@@ -294,4 +300,4 @@ def failure_boxes(points: Array, success: Array, *, pair_axes: Sequence[int], se
         pair_axes: columns whose pairs are scanned too.
         seed: seed of the relabellings.
     """
-    return scan(points[success == 0.0], points[success == 1.0], pair_axes=pair_axes, seed=seed)
+    return scan_boxes(points[success == 0.0], points[success == 1.0], pair_axes=pair_axes, seed=seed)

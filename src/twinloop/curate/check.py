@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from twinloop.core.errors import DatasetError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.plain import JsonRecord
 from twinloop.curate.recording import RecordedEpisode
@@ -30,18 +30,21 @@ _NO_FIGURES = (
 )
 
 
-def source_hashes(kind: type) -> dict[str, str]:
+def hash_sources(kind: type) -> dict[str, str]:
     """Return the SHA-256 of the source files that a check's values depend on, by file name.
 
     They are the files of a built-in class's package, or the user's own file, and the modules that these import.
     """
     file = Path(inspect.getfile(kind)).resolve()
     ours = _ROOM in file.parents and file.parent != _ROOM
-    return {path.name if path == file else _name(path): sha for path, sha in _hashes(file.parent if ours else file)}
+    return {
+        path.name if path == file else _format_relative_path(path): sha
+        for path, sha in _hash_files(file.parent if ours else file)
+    }
 
 
 @functools.lru_cache(maxsize=64)
-def _hashes(place: Path) -> tuple[tuple[Path, str], ...]:
+def _hash_files(place: Path) -> tuple[tuple[Path, str], ...]:
     found = set(place.glob("*.py")) if place.is_dir() else {place}
     waiting = sorted(found)
     while waiting:
@@ -54,7 +57,7 @@ def _hashes(place: Path) -> tuple[tuple[Path, str], ...]:
     return tuple((path, sha256_file(path)) for path in sorted(found))
 
 
-def _name(path: Path) -> str:
+def _format_relative_path(path: Path) -> str:
     """Return a file's path within twinloop, so that a hash does not depend on the installation folder."""
     root = _ROOM.parent
     return path.relative_to(root).as_posix() if root in path.parents else path.name
@@ -155,7 +158,7 @@ class MeasuringCheck(ABC):
     @functools.cached_property
     def hash(self) -> str:
         """SHA-256 of the source files that the values depend on, and of the settings."""
-        return sha256_json({"check": self.name, "sources": source_hashes(type(self)), "settings": dict(self.settings)})
+        return sha256_json({"check": self.name, "sources": hash_sources(type(self)), "settings": dict(self.settings)})
 
     @abstractmethod
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
@@ -167,25 +170,25 @@ class MeasuringCheck(ABC):
     ) -> Iterator[CheckScore]:
         """Yield scores of all episodes from their measured values."""
 
-    def measured(self, recording: RecordedEpisode) -> Sequence[Measurement]:
+    def measure_safely(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the result of `measure`; if it raises an error, return one unknown value with the reason.
 
         A built-in check that does not apply raises an error other than `DatasetError`. Any error of a user's check
         makes the episode unreadable.
         """
         try:
-            return [_no_nan(row) for row in self.measure(recording)]
+            return [_replace_nan(row) for row in self.measure(recording)]
         except TwinloopError as error:
             own = type(self).__module__.startswith("twinloop.")
             return [Measurement(value=None, said=str(error), unreadable=isinstance(error, DatasetError) or not own)]
         except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
-            return [Measurement(value=None, said=f"{self.name} raised {raised(error)}.", unreadable=True)]
+            return [Measurement(value=None, said=f"{self.name} raised {describe_error(error)}.", unreadable=True)]
 
     def score(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
         """Measure every recording, then judge all measured values."""
-        return self.judge(recordings, [self.measured(recording) for recording in recordings])
+        return self.judge(recordings, [self.measure_safely(recording) for recording in recordings])
 
-    def of(
+    def make_score(
         self,
         recording: RecordedEpisode,
         found: Measurement,
@@ -209,14 +212,14 @@ class MeasuringCheck(ABC):
         )
 
 
-def _no_nan(row: Measurement) -> Measurement:
+def _replace_nan(row: Measurement) -> Measurement:
     """Replace NaN by an unknown value, because every comparison of NaN with a limit is false."""
     if row.value is None or not math.isnan(row.value):
         return row
     return replace(row, value=None, said=f"{row.said} The value is not a number.".strip())
 
 
-def worst(scores: Iterable[CheckScore]) -> dict[str, CheckScore]:
+def select_worst_scores(scores: Iterable[CheckScore]) -> dict[str, CheckScore]:
     """Return the worst score of each episode by its id; among equal verdicts the one furthest beyond its limit."""
     found: dict[str, CheckScore] = {}
     for score in scores:

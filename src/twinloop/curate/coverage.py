@@ -74,16 +74,16 @@ class RealCoverage:
         return self.nearest / np.maximum(self.own, np.finfo(np.float64).tiny)
 
     @property
-    def uncovered(self) -> NDArray[np.bool_]:
+    def uncovered_mask(self) -> NDArray[np.bool_]:
         """Mask ``(nreal,)`` of the real clips without a simulated clip within their own neighbour distance."""
         return self.nearest > self.own
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary without the data of single clips."""
-        return {**self.figures.to_json(), "uncovered_clips": int(self.uncovered.sum())}
+        return {**self.figures.to_json(), "uncovered_clips": int(self.uncovered_mask.sum())}
 
 
-def measure_coverage_of_reality(
+def measure_real_coverage(
     real: ClipRows, sim: ClipRows, *, k: int = NEIGHBOUR, level: float = LEVEL, floor: bool = True, seed: int = 0
 ) -> RealCoverage:
     """Measure how much of the real clips the simulated ones cover.
@@ -109,12 +109,12 @@ def measure_coverage_of_reality(
         draws=_FLOOR_DRAWS if floor else 0,
         seed=seed,
     )
-    own = own_distance(real, k)
-    nearest, which = nearest_rows(real.rows, sim.rows)
+    own = compute_own_distances(real, k)
+    nearest, which = find_nearest_rows(real.rows, sim.rows)
     return RealCoverage(figures=figures, nearest=nearest, nearest_sim=which, own=own, k=k)
 
 
-def own_distance(clips: ClipRows, k: int) -> Array:
+def compute_own_distances(clips: ClipRows, k: int) -> Array:
     """Return the distance of each clip to its k-th neighbour in other episodes, ``(n,)``.
 
     Raises:
@@ -128,26 +128,26 @@ def own_distance(clips: ClipRows, k: int) -> Array:
         )
     centred = clips.rows - clips.rows.mean(axis=0)
     own = np.empty(len(clips))
-    for block in _blocks(len(clips), len(clips)):
-        squares = _squares(centred[block], centred)
+    for block in _split_rows(len(clips), len(clips)):
+        squares = _compute_squares(centred[block], centred)
         squares[clips.episode[block, None] == clips.episode] = np.inf
         own[block] = np.partition(squares, k - 1, axis=1)[:, k - 1]
     return np.sqrt(own)
 
 
-def nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
+def find_nearest_rows(rows: Array, others: Array) -> tuple[Array, NDArray[np.int64]]:
     """Return the distance of each row to the nearest of the others, and that row's index, ``(n,)`` each."""
     centre = others.mean(axis=0)
     rows, others = rows - centre, others - centre
     distance, which = np.empty(len(rows)), np.empty(len(rows), dtype=np.int64)
-    for block in _blocks(len(rows), len(others)):
-        squares = _squares(rows[block], others)
+    for block in _split_rows(len(rows), len(others)):
+        squares = _compute_squares(rows[block], others)
         which[block] = squares.argmin(axis=1)
         distance[block] = squares.min(axis=1)
     return np.sqrt(distance), which
 
 
-def headlines_of(measured: RealCoverage) -> list[HeadlineMetric]:
+def list_headlines(measured: RealCoverage) -> list[HeadlineMetric]:
     """Return recall, coverage, precision and density as headline metrics."""
     meanings = {
         "recall": "share of real clips within the neighbourhood of a simulated clip",
@@ -161,12 +161,12 @@ def headlines_of(measured: RealCoverage) -> list[HeadlineMetric]:
     ]
 
 
-def _squares(left: Array, right: Array) -> Array:
+def _compute_squares(left: Array, right: Array) -> Array:
     sizes = np.einsum("nd,nd->n", left, left)[:, None], np.einsum("nd,nd->n", right, right)
     return squared_distances(left @ right.T, *sizes)
 
 
-def _blocks(rows: int, columns: int) -> list[slice]:
+def _split_rows(rows: int, columns: int) -> list[slice]:
     height = int(np.clip(_BLOCK_BYTES / (8 * columns), 1, rows))
     return [slice(begin, min(begin + height, rows)) for begin in range(0, rows, height)]
 
@@ -212,7 +212,7 @@ def find_holes(
     """
     if not failure_weight >= 0:
         raise InputError(f"--failure-weight {failure_weight:g}: a number from 0 is needed; 0 ranks by mass alone.")
-    rows = np.flatnonzero(measured.uncovered)
+    rows = np.flatnonzero(measured.uncovered_mask)
     if len(rows) > MOST_CLIPS:
         raise InputError(
             f"{len(rows)} real clips are uncovered, more than the {MOST_CLIPS} that can be grouped. Choose fewer "
@@ -221,13 +221,13 @@ def find_holes(
     if not len(rows):
         return ()
     others = len(real) - int(np.bincount(real.episode).max())
-    near = own_distance(real, min(2 * measured.k, others))
-    labels = _regions(real.rows[rows], near[rows], real.weight[rows])
-    holes = [_hole(real, measured, rows[labels == label], failure_weight) for label in np.unique(labels)]
+    near = compute_own_distances(real, min(2 * measured.k, others))
+    labels = _label_regions(real.rows[rows], near[rows], real.weight[rows])
+    holes = [_make_hole(real, measured, rows[labels == label], failure_weight) for label in np.unique(labels)]
     return tuple(sorted(holes, key=lambda hole: (-hole.weight, -hole.distance, int(hole.clips[0]))))
 
 
-def _regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
+def _label_regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
     """Return a region label for each uncovered clip ``(n,)``."""
     from scipy.sparse import csr_array
     from scipy.sparse.csgraph import connected_components
@@ -241,18 +241,18 @@ def _regions(rows: Array, reach: Array, weight: Array) -> NDArray[np.int64]:
         mass = float(weight[members].sum())
         if mass > _MOST_MASS and len(members) > _MOST_PARTS:
             parts = min(_MOST_PARTS, int(np.ceil(mass / _MOST_MASS * 2)))
-            labels[members] = labels.max() + 1 + _divided(rows[members], parts)
+            labels[members] = labels.max() + 1 + _divide_region(rows[members], parts)
     return labels
 
 
-def _divided(rows: Array, parts: int) -> NDArray[np.int64]:
+def _divide_region(rows: Array, parts: int) -> NDArray[np.int64]:
     """Return labels ``(n,)`` of ``parts`` compact parts, by Ward's linkage (J. Am. Stat. Assoc. 58, 1963)."""
     from scipy.cluster.hierarchy import fcluster, linkage
 
     return fcluster(linkage(rows, method="ward"), parts, criterion="maxclust").astype(np.int64)
 
 
-def _hole(real: ClipRows, measured: RealCoverage, clips: NDArray[np.int64], failure_weight: float) -> CoverageHole:
+def _make_hole(real: ClipRows, measured: RealCoverage, clips: NDArray[np.int64], failure_weight: float) -> CoverageHole:
     mass = float(real.weight[clips].sum())
     episodes = np.unique(real.episode[clips])
     outcome = real.success[episodes]

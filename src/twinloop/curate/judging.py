@@ -33,7 +33,7 @@ class MetricLimit:
         return "bad" if figure > self.bad else "suspect" if figure > self.value else "good"
 
 
-def usual_limit(
+def estimate_usual_limit(
     figures: ArrayLike,
     *,
     floor: float,
@@ -97,14 +97,18 @@ class KnownLimitCheck(MeasuringCheck):
     ) -> Iterator[CheckScore]:
         """Yield every channel that is not good, or the one nearest to its limit; see `MeasuringCheck`."""
         for recording, rows in zip(recordings, measured, strict=True):
-            yield from shortened([self._judged(recording, row) for row in rows])
+            yield from select_reported_scores([self._judge_row(recording, row) for row in rows])
 
-    def _judged(self, recording: RecordedEpisode, row: Measurement) -> CheckScore:
+    def _judge_row(self, recording: RecordedEpisode, row: Measurement) -> CheckScore:
         if row.value is None:
-            return self.of(recording, row, "unknown")
-        limit = own_limit(row) or MetricLimit(value=self.limit, bad=self.bad, source=self.source)
-        return self.of(
-            recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
+            return self.make_score(recording, row, "unknown")
+        limit = find_own_limit(row) or MetricLimit(value=self.limit, bad=self.bad, source=self.source)
+        return self.make_score(
+            recording,
+            row,
+            limit.verdict(row.value),
+            limit=limit.value,
+            reason=f"{row.said} {_describe_limit(self, limit)}",
         )
 
 
@@ -112,7 +116,7 @@ class UsualLimitCheck(MeasuringCheck):
     """Check of each value against its channel's usual values in episodes of the same batch, robot and source.
 
     A value with a limit in its facts is judged by that limit. ``floor`` is a value that is harmless even if it is
-    unusual; for ``spread``, ``suspect``, ``bad`` and ``linear`` see `usual_limit`.
+    unusual; for ``spread``, ``suspect``, ``bad`` and ``linear`` see `estimate_usual_limit`.
     """
 
     floor: float
@@ -134,17 +138,17 @@ class UsualLimitCheck(MeasuringCheck):
             for row in rows:
                 if row.value is not None:
                     figures[self.key(recording), row.channel].append(row.value)
-        limits = {key: self.usual(values) for key, values in figures.items()}
+        limits = {key: self.estimate_limit(values) for key, values in figures.items()}
         for recording, rows in zip(recordings, measured, strict=True):
-            yield from shortened([self._judged(recording, row, limits, figures) for row in rows])
+            yield from select_reported_scores([self._judge_row(recording, row, limits, figures) for row in rows])
 
-    def usual(self, figures: Sequence[float]) -> MetricLimit | None:
+    def estimate_limit(self, figures: Sequence[float]) -> MetricLimit | None:
         """Estimate the limit from comparable values; None with too few of them."""
-        return usual_limit(
+        return estimate_usual_limit(
             figures, floor=self.floor, spread=self.spread, suspect=self.suspect, bad=self.bad, linear=self.linear
         )
 
-    def _judged(
+    def _judge_row(
         self,
         recording: RecordedEpisode,
         row: Measurement,
@@ -152,44 +156,48 @@ class UsualLimitCheck(MeasuringCheck):
         figures: dict[tuple[tuple[str, ...], str], list[float]],
     ) -> CheckScore:
         if row.value is None:
-            return self.of(recording, row, "unknown")
+            return self.make_score(recording, row, "unknown")
         key = (self.key(recording), row.channel)
-        limit = own_limit(row) or limits[key]
+        limit = find_own_limit(row) or limits[key]
         if limit is None:
             few = len(figures[key])
             said = f"{row.said} Only {few} episodes are comparable; a limit needs at least {LEAST}."
-            return self.of(recording, row, "good" if row.value <= self.floor else "unknown", reason=said)
-        return self.of(
-            recording, row, limit.verdict(row.value), limit=limit.value, reason=f"{row.said} {_against(self, limit)}"
+            return self.make_score(recording, row, "good" if row.value <= self.floor else "unknown", reason=said)
+        return self.make_score(
+            recording,
+            row,
+            limit.verdict(row.value),
+            limit=limit.value,
+            reason=f"{row.said} {_describe_limit(self, limit)}",
         )
 
 
-def own_limit(row: Measurement) -> MetricLimit | None:
+def find_own_limit(row: Measurement) -> MetricLimit | None:
     """Return the limit in a measurement's facts, or None."""
     return row.facts.get(LIMIT)
 
 
-def shortened(scores: Sequence[CheckScore]) -> list[CheckScore]:
+def select_reported_scores(scores: Sequence[CheckScore]) -> list[CheckScore]:
     """Return the suspect or bad channels; if there are none, only the one nearest to its limit."""
     wrong = [score for score in scores if score.verdict in ("suspect", "bad")]
     if wrong:
         return wrong
     good = [score for score in scores if score.verdict == "good"]
-    return [max(good or scores, key=_nearness)] if scores else []
+    return [max(good or scores, key=_relative_value)] if scores else []
 
 
-def verdict_of(severity: str) -> Verdict:
+def convert_severity(severity: str) -> Verdict:
     """Return the verdict for a finding's severity in `dataset.logs.checks`."""
     verdicts: dict[str, Verdict] = {"error": "bad", "warning": "suspect", "note": "good"}
     return verdicts[severity]
 
 
-def _nearness(score: CheckScore) -> float:
+def _relative_value(score: CheckScore) -> float:
     if score.value is None:
         return -1.0
     return score.value / score.limit if score.limit else score.value
 
 
-def _against(check: MeasuringCheck, limit: MetricLimit) -> str:
+def _describe_limit(check: MeasuringCheck, limit: MetricLimit) -> str:
     unit = f" {check.unit}" if check.unit else ""
     return f"Limit {limit.value:.3g}{unit}: {limit.source}."

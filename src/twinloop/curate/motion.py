@@ -38,25 +38,25 @@ class NormalizedMotion:
         return self.speed > _STILL
 
     @property
-    def brisk(self) -> NDArray[np.bool_]:
+    def fast_mask(self) -> NDArray[np.bool_]:
         """Mask of the steps above half the median speed in motion, which a camera can show, ``(T − 1,)``."""
         if not self.moving.any():
             return self.moving
         return self.speed > max(2 * _STILL, 0.5 * float(np.median(self.speed[self.moving])))
 
 
-def motion_of(recording: RecordedEpisode) -> NormalizedMotion:
+def compute_motion(recording: RecordedEpisode) -> NormalizedMotion:
     """Return the motion of a recording; values that are not finite count as no motion.
 
     Raises:
         TwinloopError: it cannot be read.
     """
-    return recording.fact("motion", _motion)
+    return recording.compute_once("motion", _compute_motion)
 
 
-def _motion(recording: RecordedEpisode) -> NormalizedMotion:
+def _compute_motion(recording: RecordedEpisode) -> NormalizedMotion:
     raw = recording.raw
-    state = filled(raw.state)
+    state = fill_gaps(raw.state)
     steps = np.diff(raw.time)
     forward = steps[np.isfinite(steps) & (steps > 0)]
     dt = float(np.median(forward)) if len(forward) else 1.0 / recording.fps
@@ -65,7 +65,7 @@ def _motion(recording: RecordedEpisode) -> NormalizedMotion:
     return NormalizedMotion(steps=np.diff(state[:, columns], axis=0) / reach[columns], columns=columns, dt=dt)
 
 
-def filled(values: Array) -> Array:
+def fill_gaps(values: Array) -> Array:
     """Fill gaps in columns ``(T, n)`` with the previous finite value, else the next one, else 0."""
     good = np.isfinite(values)
     if good.all():
@@ -77,12 +77,12 @@ def filled(values: Array) -> Array:
     return np.nan_to_num(np.take_along_axis(values, last, axis=0), posinf=0.0, neginf=0.0)
 
 
-def runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def find_runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return the first row and the end (exclusive) of every run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def longest(true: NDArray[np.bool_]) -> tuple[int, int]:
+def find_longest_run(true: NDArray[np.bool_]) -> tuple[int, int]:
     """Return the first row and the end (exclusive) of the longest run of True; (0, 0) without any."""
-    return max(runs(true), key=lambda run: run[1] - run[0], default=(0, 0))
+    return max(find_runs(true), key=lambda run: run[1] - run[0], default=(0, 0))

@@ -65,7 +65,7 @@ class ClipIndex:
         squares = np.einsum("nd,nd->n", rows, rows)
         return cls(rows=rows, squares=squares, names=known, episode=episode.astype(np.int32), first=first, last=last)
 
-    def find(self, episode_id: str, first_frame: int) -> int:
+    def find_row(self, episode_id: str, first_frame: int) -> int:
         """Return the row of the clip that contains a frame.
 
         Raises:
@@ -85,7 +85,7 @@ class ClipIndex:
             )
         return int(holding[0])
 
-    def nearest(self, row: int, k: int) -> list[NearestClip]:
+    def find_nearest(self, row: int, k: int) -> list[NearestClip]:
         """Return the ``k`` nearest clips of other episodes, the nearest first."""
         query = np.array(self.rows[row])
         squares = self.squares - 2.0 * (self.rows @ query)
@@ -107,7 +107,7 @@ class ClipIndex:
         ]
 
 
-def nearest(
+def find_nearest_clips(
     workspace: Workspace, episode_id: str, first_frame: int = 0, k: int = 5, *, encoder_hash: str | None = None
 ) -> list[NearestClip]:
     """Return the ``k`` clips of other episodes nearest to a clip.
@@ -125,11 +125,11 @@ def nearest(
     """
     if k < 1:
         raise InputError(f"{k} neighbours: give at least one.")
-    index = clip_index(workspace, encoder_hash or usual_encoder(workspace)[0])
-    return index.nearest(index.find(episode_id, first_frame), k)
+    index = open_clip_index(workspace, encoder_hash or choose_encoder(workspace)[0])
+    return index.find_nearest(index.find_row(episode_id, first_frame), k)
 
 
-def usual_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, str]:
+def choose_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, str]:
     """Return hash and name of the embedding with the most clips, optionally among those with a given name.
 
     Raises:
@@ -153,26 +153,26 @@ def usual_encoder(workspace: Workspace, name: str | None = None) -> tuple[str, s
 _OPEN: dict[tuple[Path, str], ClipIndex] = {}
 
 
-def clip_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
+def open_clip_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
     """Return the index of one embedding, from the cache if nothing was added since it was written.
 
     Raises:
         InputError: there are no rows with this hash.
     """
-    parts = [part.sha256 for part in workspace.parts.listed("embeddings")]
+    parts = [part.sha256 for part in workspace.parts.list_parts("embeddings")]
     key = sha256_json([_SCHEMA, encoder_hash, parts])[:32]
     there = (workspace.root, key)
     if there not in _OPEN:
         folder = workspace.root / "catalog" / _FOLDER / f"neighbours-{key}"
         if not folder.is_dir():
-            written(folder, _read(workspace, encoder_hash), encoder_hash)
+            write_index(folder, _build_index(workspace, encoder_hash), encoder_hash)
         for old in [known for known in _OPEN if known[0] == workspace.root]:
             del _OPEN[old]
-        _OPEN[there] = mapped(folder) if folder.is_dir() else _read(workspace, encoder_hash)
+        _OPEN[there] = open_memory_maps(folder) if folder.is_dir() else _build_index(workspace, encoder_hash)
     return _OPEN[there]
 
 
-def _read(workspace: Workspace, encoder_hash: str) -> ClipIndex:
+def _build_index(workspace: Workspace, encoder_hash: str) -> ClipIndex:
     table = workspace.query(
         "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
         "ORDER BY episode_id, first_frame",
@@ -186,7 +186,7 @@ def _read(workspace: Workspace, encoder_hash: str) -> ClipIndex:
     return ClipIndex.of(whitened.astype(np.float32), table["episode_id"].to_pylist(), first, last)
 
 
-def written(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
+def write_index(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
     """Write the index to the cache folder, completely or not at all; do nothing if the folder is not writable."""
     try:
         folder.parent.mkdir(exist_ok=True)
@@ -205,7 +205,7 @@ def written(folder: Path, index: ClipIndex, encoder_hash: str) -> None:
         shutil.rmtree(made, ignore_errors=True)
 
 
-def mapped(folder: Path) -> ClipIndex:
+def open_memory_maps(folder: Path) -> ClipIndex:
     """Open the index in a folder as memory maps."""
     parts = {name: np.load(folder / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in _ARRAYS}
     return ClipIndex(**parts)

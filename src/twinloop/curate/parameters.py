@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.randomize.margins import MarginAxis, margins
+from twinloop.randomize.axes import MarginAxis, plan_axes
 from twinloop.randomize.plan import Plan
 
 Array = NDArray[np.float64]
@@ -66,17 +66,17 @@ class ParameterAxis:
         return np.clip(beyond, *self.bounds)
 
     @property
-    def reach(self) -> tuple[float, float]:
+    def normalized_bounds(self) -> tuple[float, float]:
         """Normalized values of the physical bounds, at most one range's width beyond its ends."""
         ends = self.to_unit(np.array(self.bounds, dtype=np.float64)) if np.isfinite(self.bounds).all() else (-1.0, 2.0)
         return max(float(ends[0]), -1.0), min(float(ends[1]), 2.0)
 
 
-def parameter_axes(plan: Plan) -> list[ParameterAxis]:
+def list_parameter_axes(plan: Plan) -> list[ParameterAxis]:
     """Return the axes of all parameters that a plan draws per episode."""
     joint = {name for draw in plan.draws if hasattr(draw, "transforms") for name in draw.names}
     axes = []
-    for margin in margins(plan):
+    for margin in plan_axes(plan):
         low, high = (float(value) for value in margin.to_si(np.array([_END, 1.0 - _END])))
         ends = [float(value) for value in margin.to_si(np.array([1e-9, 1.0 - 1e-9]))]
         if abs((ends[1] - ends[0]) - (high - low) / (1 - 2 * _END)) < _END * abs(ends[1] - ends[0]):
@@ -87,7 +87,7 @@ def parameter_axes(plan: Plan) -> list[ParameterAxis]:
     return axes
 
 
-def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: Sequence[str]) -> list[ParameterAxis]:
+def select_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: Sequence[str]) -> list[ParameterAxis]:
     """Return the axes for which real episodes have values, or those of them that match patterns.
 
     Args:
@@ -113,20 +113,20 @@ def chosen_axes(axes: Sequence[ParameterAxis], known: Sequence[str], patterns: S
     return [axis for axis in both if not patterns or any(fnmatch.fnmatchcase(axis.name, p) for p in patterns)]
 
 
-def places(axes: Sequence[ParameterAxis], rows: Sequence[Mapping[str, float]]) -> Array:
+def compute_points(axes: Sequence[ParameterAxis], rows: Sequence[Mapping[str, float]]) -> Array:
     """Return the normalized parameter values of episodes, ``(n, len(axes))``; NaN for a missing value."""
     columns = [axis.to_unit(np.array([row.get(axis.name, np.nan) for row in rows], dtype=np.float64)) for axis in axes]
     return np.stack(columns, axis=-1) if columns else np.empty((len(rows), 0))
 
 
-def known_names(rows: Sequence[Mapping[str, float]]) -> list[str]:
+def find_known_names(rows: Sequence[Mapping[str, float]]) -> list[str]:
     """Return the parameters for which every episode has a finite value."""
     if not rows:
         return []
     return [name for name in rows[0] if all(np.isfinite(row.get(name, np.nan)) for row in rows)]
 
 
-def pair_axes(axes: Sequence[ParameterAxis], most: int) -> list[int]:
+def select_pair_columns(axes: Sequence[ParameterAxis], most: int) -> list[int]:
     """Return the columns to pair: all if there are few, else those of objects first.
 
     Positions and masses of objects jointly determine the geometry of a task; of a hundred axes there are too many

@@ -60,7 +60,7 @@ class HoleResponse:
     error: float = float("nan")
 
 
-def steer(
+def find_hole_response(
     params: Array, sim: ClipRows, hole: Array, *, reach: Array, movable: NDArray[np.bool_], seed: int = 0
 ) -> HoleResponse:
     """Find the parameters that move clips to a hole.
@@ -73,7 +73,7 @@ def steer(
         movable: parameters that may be changed ``(nparam,)``.
         seed: seed of the folds.
     """
-    rows = _phase(sim, hole)
+    rows = _select_phase(sim, hole)
     clips, u = sim.rows[rows], params[sim.episode[rows]]
     free = np.flatnonzero(movable & np.isfinite(u).all(axis=0) & (np.ptp(u, axis=0) > 0))
     if not len(free):
@@ -81,7 +81,7 @@ def steer(
     if len(rows) < FEWEST:
         return HoleResponse(reason=f"{len(rows)} simulated episodes are too few, {FEWEST} are needed")
     folds = generator(seed, "curate/steering").integers(0, _FOLDS, len(rows))
-    residual = u[:, free] - _left_out(clips, u[:, free], folds)
+    residual = u[:, free] - _predict_left_out(clips, u[:, free], folds)
     told = 1.0 - residual.var(axis=0) / u[:, free].var(axis=0)
     order = [k for k in np.argsort(-told, kind="stable")[:_MOST] if told[k] >= LEAST_TOLD]
     if not order:
@@ -92,11 +92,11 @@ def steer(
         )
     wanted = _linear(clips, u[:, free])(hole)[:, order]
     columns = free[order]
-    low, high = _box(wanted, np.sqrt((residual[:, order] ** 2).mean(axis=0)), reach[columns])
-    return _judged(clips, u, hole, columns, np.clip(wanted, low, high), (low, high), told[order], folds)
+    low, high = _compute_box(wanted, np.sqrt((residual[:, order] ** 2).mean(axis=0)), reach[columns])
+    return _evaluate_response(clips, u, hole, columns, np.clip(wanted, low, high), (low, high), told[order], folds)
 
 
-def _judged(
+def _evaluate_response(
     clips: Array,
     u: Array,
     hole: Array,
@@ -107,11 +107,11 @@ def _judged(
     folds: NDArray[np.int64],
 ) -> HoleResponse:
     """Return the answer for the chosen parameters, from the regression of clips on parameters."""
-    terms = _terms(u[:, columns])
-    errors = np.linalg.norm(clips - _left_out(terms, clips, folds), axis=1)
+    terms = _compute_quadratic_terms(u[:, columns])
+    errors = np.linalg.norm(clips - _predict_left_out(terms, clips, folds), axis=1)
     error, most = float(np.median(errors)), float(np.quantile(errors, _WITHIN))
     there = _linear(terms, clips)
-    left = float(np.median(np.linalg.norm(hole - there(_terms(wanted)), axis=1)))
+    left = float(np.median(np.linalg.norm(hole - there(_compute_quadratic_terms(wanted)), axis=1)))
     now = float(np.median(np.linalg.norm(hole[:, None] - there(terms), axis=2).min(axis=1)))
     inside = np.minimum(box[1], 1.0) - np.maximum(box[0], 0.0)
     kept = [k for k in range(len(columns)) if inside[k] < _WIDE]
@@ -137,7 +137,7 @@ def _judged(
     )
 
 
-def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
+def _select_phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
     """Return the simulated clips of the phase nearest to the hole: one per episode that is long enough."""
     order = np.lexsort((sim.first, sim.episode))
     starts = np.flatnonzero(np.diff(sim.episode[order], prepend=-1))
@@ -150,7 +150,7 @@ def _phase(sim: ClipRows, hole: Array) -> NDArray[np.intp]:
     return np.flatnonzero(phase == best)
 
 
-def _box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
+def _compute_box(wanted: Array, spread: Array, reach: Array) -> tuple[Array, Array]:
     """Return the box around the central 90 % of the estimates, extended by the range of 90 % of their errors."""
     low, high = np.quantile(wanted, [0.05, 0.95], axis=0)
     return np.clip(low - _NINETY * spread, *reach.T), np.clip(high + _NINETY * spread, *reach.T)
@@ -170,7 +170,7 @@ class _linear:  # noqa: N801 - a function with its coefficients
         return self.level + (features - self.centre) @ self.weights
 
 
-def _left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array:
+def _predict_left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array:
     """Return predictions for episodes that the regression was not fitted on."""
     found = np.empty_like(values)
     for fold in np.unique(folds):
@@ -179,7 +179,7 @@ def _left_out(features: Array, values: Array, folds: NDArray[np.int64]) -> Array
     return found
 
 
-def _terms(u: Array) -> Array:
+def _compute_quadratic_terms(u: Array) -> Array:
     """Return the terms of a quadratic regression, ``(n, k + k (k + 1) / 2)``: centred values, squares, products."""
     x = u - 0.5
     k = x.shape[1]
@@ -211,7 +211,7 @@ class FillTarget(JsonRecord):
     judged: int = 0
 
 
-def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:
+def allocate_episodes(episodes: int, weights: Sequence[float]) -> list[int]:
     """Allocate episodes in proportion to weights, by the largest remainder, with at least one each.
 
     Raises:
@@ -230,7 +230,7 @@ def shared_out(episodes: int, weights: Sequence[float]) -> list[int]:
     return (counts + 1).tolist()
 
 
-def same_names(
+def complete_boxes(
     boxes: Sequence[Mapping[str, tuple[float, float]]], ranges: Mapping[str, tuple[float, float]]
 ) -> list[dict[str, tuple[float, float]]]:
     """Return boxes with the same parameters; a missing parameter gets its whole drawn range."""
@@ -238,11 +238,11 @@ def same_names(
     return [{name: box.get(name, ranges[name]) for name in names} for box in boxes]
 
 
-def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
+def select_separate_targets(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
     """Return up to ``most`` targets with a box, the heaviest first, without boxes inside that of a heavier target."""
     kept: list[FillTarget] = []
     for target in sorted(targets, key=lambda target: -target.weight):
-        if not target.box or any(_within(target.box, other.box) for other in kept):
+        if not target.box or any(_is_inside(target.box, other.box) for other in kept):
             continue
         kept.append(target)
         if len(kept) == most:
@@ -250,14 +250,14 @@ def apart(targets: Sequence[FillTarget], *, most: int) -> list[FillTarget]:
     return kept
 
 
-def _within(box: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
+def _is_inside(box: Mapping[str, tuple[float, float]], other: Mapping[str, tuple[float, float]]) -> bool:
     """Return whether a box is inside another one in every parameter."""
     return set(box) >= set(other) and all(
         other[name][0] <= box[name][0] and box[name][1] <= other[name][1] for name in other
     )
 
 
-def rounded(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
+def round_range(low: float, high: float, bounds: tuple[float, float]) -> tuple[float, float]:
     """Round a range outwards to three digits of its width, within bounds."""
     width = high - low
     digits = int(np.clip(2 - np.floor(np.log10(width)), 0, 15)) if width > 0 else 15

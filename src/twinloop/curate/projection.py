@@ -114,7 +114,7 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
         InputError: too many rows for UMAP, or an unknown kind.
     """
     if kind == "umap":
-        return ClipMap(points=_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
+        return ClipMap(points=_project_umap(rows, seed), axes=("UMAP 1", "UMAP 2"), kind="umap")
     if kind != "pca":
         raise InputError(f"--projection {kind}: use pca or umap.")
     called = names or {}
@@ -122,7 +122,7 @@ def project(rows: Array, kind: Projection, *, seed: int = 0, names: Mapping[int,
     return ClipMap(points=points, axes=(called.get(0, "component 1"), called.get(1, "component 2")), kind="pca")
 
 
-def _umap(rows: Array, seed: int) -> Array:
+def _project_umap(rows: Array, seed: int) -> Array:
     if len(rows) > _UMAP_ROWS:
         raise InputError(f"UMAP of {len(rows)} clips takes too long; the limit is {_UMAP_ROWS}. Use --projection pca.")
     try:
@@ -138,6 +138,6 @@ def _umap(rows: Array, seed: int) -> Array:
         return np.asarray(umap.UMAP(random_state=seed).fit_transform(rows), dtype=np.float64)
 
 
-def fitted_hash(encoder_hash: str, whitening: Whitening) -> str:
+def hash_space(encoder_hash: str, whitening: Whitening) -> str:
     """Return the hash of a distance space: encoder and whitening."""
     return sha256_json({"rows": encoder_hash, "whitening": whitening.hash})

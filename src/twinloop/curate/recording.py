@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from twinloop.core.errors import LogError
 from twinloop.core.records import Episode, Provenance, SimEpisode, Source
 from twinloop.core.units import JointUnit, UnitMap
-from twinloop.dataset.lerobot.parquet import numbers
+from twinloop.dataset.lerobot.parquet import column_to_floats
 from twinloop.dataset.lerobot.reader import DatasetReader, flat_names
 from twinloop.dataset.logs.importers.columns import EpisodeBuilder
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
-from twinloop.dataset.media.picture_sources import open_pictures
-from twinloop.dataset.signals import generated_signals, restored
+from twinloop.dataset.media.image_sources import open_images
+from twinloop.dataset.signals import read_generated_signals, restore_episode
 from twinloop.dataset.spec import STATE, TRUE_TIME
 
 
@@ -33,22 +33,25 @@ def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ou
     features = reader.info["features"]
     if STATE not in features:
         raise LogError(f"{reader.path} has no {STATE}; it has {', '.join(features)}. Its motion is unknown.")
-    signals = generated_signals(reader, index) if ours else {}
+    signals = read_generated_signals(reader, index) if ours else {}
     time = reader.array(index, TRUE_TIME).reshape(-1) if TRUE_TIME in features else None
-    joints, paired = _joints(reader)
+    joints, paired = _find_joints(reader)
     if not paired:
         table = reader.frames_table(index, [STATE, "timestamp"])
-        state = numbers(table[STATE], where=f"{reader.path}: {STATE} of episode {index}").reshape(table.num_rows, -1)
-        stamps = numbers(table["timestamp"], where=f"{reader.path}: timestamp of episode {index}").reshape(-1)
+        state = column_to_floats(table[STATE], where=f"{reader.path}: {STATE} of episode {index}").reshape(
+            table.num_rows, -1
+        )
+        stamps = column_to_floats(table["timestamp"], where=f"{reader.path}: timestamp of episode {index}").reshape(-1)
         return RawEpisode(
             index=index, time=stamps if time is None else time, action=np.zeros_like(state), state=state,
-            units=_unknown(joints), task=task, source=source, origin=str(reader.path), command="none", signals=signals,
+            units=_make_unknown_units(joints), task=task, source=source, origin=str(reader.path), command="none",
+            signals=signals,
         )  # fmt: skip
     builder = EpisodeBuilder(
         str(reader.path),
-        LogOptions(joints=joints, units=_unknown(joints) if reader.units is None else None),
-        action_names=_names(reader, "action"),
-        state_names=_names(reader, STATE),
+        LogOptions(joints=joints, units=_make_unknown_units(joints) if reader.units is None else None),
+        action_names=_find_column_names(reader, "action"),
+        state_names=_find_column_names(reader, STATE),
         fps=reader.fps,
         units=reader.units,
         robot_type=str(reader.info.get("robot_type") or ""),
@@ -58,29 +61,33 @@ def read_raw(reader: DatasetReader, index: int, *, task: str, source: Source, ou
     return RawEpisode(**changes)
 
 
-def _names(reader: DatasetReader, feature: str) -> list[str]:
+def _find_column_names(reader: DatasetReader, feature: str) -> list[str]:
     """Return the names of a vector's columns; empty if the metadata have none."""
     entry = reader.info["features"].get(feature, {})
     names = [name.removesuffix(".pos") for name in flat_names(entry.get("names"))]
-    return names if len(names) == _width(reader, feature) else []
+    return names if len(names) == _vector_width(reader, feature) else []
 
 
-def _width(reader: DatasetReader, feature: str) -> int:
+def _vector_width(reader: DatasetReader, feature: str) -> int:
     return int(np.prod(reader.info["features"].get(feature, {}).get("shape", [0])))
 
 
-def _joints(reader: DatasetReader) -> tuple[list[str], bool]:
+def _find_joints(reader: DatasetReader) -> tuple[list[str], bool]:
     """Return the joint names, and whether each joint has a command; an action need not be joint positions."""
-    actions, states, width = _names(reader, "action"), _names(reader, STATE), _width(reader, STATE)
+    actions, states, width = (
+        _find_column_names(reader, "action"),
+        _find_column_names(reader, STATE),
+        _vector_width(reader, STATE),
+    )
     numbered = [f"joint_{column}" for column in range(width)]
     if actions and set(actions) <= set(states):
         return actions, True
-    if not actions and not states and width == _width(reader, "action"):
+    if not actions and not states and width == _vector_width(reader, "action"):
         return numbered, True
     return states or numbered, False
 
 
-def _unknown(joints: Sequence[str]) -> UnitMap:
+def _make_unknown_units(joints: Sequence[str]) -> UnitMap:
     rows = tuple(JointUnit(joint=joint, unit="unknown", scale=None, offset=None) for joint in joints)
     return UnitMap(joints=rows, source="nothing says")
 
@@ -126,7 +133,7 @@ class RecordedEpisode:
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle only the path and index; the other process opens the folder itself, because tables may be large."""
-        return _again, (self.reader.path, self.index, self.batch, self._id, self._label)
+        return _reopen_recording, (self.reader.path, self.index, self.batch, self._id, self._label)
 
     @property
     def where(self) -> str:
@@ -134,22 +141,22 @@ class RecordedEpisode:
         return f"episode {self.index} of {self.batch}"
 
     @property
-    def ours(self) -> bool:
+    def written_by_twinloop(self) -> bool:
         """True if twinloop wrote this episode; it then has provenance."""
-        return self.reader.ours and not self.reader.appended(self.index)
+        return self.reader.ours and not self.reader.is_appended(self.index)
 
     @functools.cached_property
     def episode_id(self) -> str:
         """The episode's content id if known, else ``BATCH#INDEX``."""
         if self._id:
             return self._id
-        known = self.reader.episode_ids[self.index] if self.ours else ""
+        known = self.reader.episode_ids[self.index] if self.written_by_twinloop else ""
         return known or f"{self.batch}#{self.index}"
 
     @functools.cached_property
     def provenance(self) -> Provenance | None:
         """Provenance of the episode; None if another program wrote it."""
-        return self.reader.provenance(self.index) if self.ours else None
+        return self.reader.provenance(self.index) if self.written_by_twinloop else None
 
     @property
     def source(self) -> Source:
@@ -204,7 +211,7 @@ class RecordedEpisode:
         found = [key for key, entry in features if key.startswith(_IMAGES) and entry["dtype"] in ("video", "image")]
         return tuple(key.removeprefix(_IMAGES) for key in found)
 
-    def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
+    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
         """Return images ``(n, height, width, 3)`` sRGB of all frames, or of some frames in ascending order.
 
         Raises:
@@ -213,7 +220,7 @@ class RecordedEpisode:
         """
         if camera in self.reader.cameras:
             return self.reader.images(self.index, camera, frames)
-        rows = _picture_rows(self.reader.path, camera)[f"episode {self.index}"]
+        rows = _open_image_readers(self.reader.path, camera)[f"episode {self.index}"]
         return rows(range(self.frames) if frames is None else frames)
 
     @functools.cached_property
@@ -226,9 +233,9 @@ class RecordedEpisode:
             LogError: there is neither action nor state.
             DatasetError: a file is missing or damaged.
         """
-        if self.ours and self.reader.has_log(self.index):
-            return RawEpisode.of(restored(self.reader, self.index))
-        return read_raw(self.reader, self.index, task=self.task, source=self.source, ours=self.ours)
+        if self.written_by_twinloop and self.reader.has_log(self.index):
+            return RawEpisode.of(restore_episode(self.reader, self.index))
+        return read_raw(self.reader, self.index, task=self.task, source=self.source, ours=self.written_by_twinloop)
 
     @property
     def episode(self) -> Episode:
@@ -237,26 +244,26 @@ class RecordedEpisode:
         Raises:
             LogError: a value is not finite, or time does not increase.
         """
-        return self.raw.episode()
+        return self.raw.to_episode()
 
     @functools.cached_property
     def states(self) -> Array | None:
         """Simulator states ``(T + 1, nstate)``; None if the episode has none."""
-        return self.reader.states(self.index) if self._simulated else None
+        return self.reader.states(self.index) if self._is_simulated else None
 
     @functools.cached_property
     def commands(self) -> Array | None:
         """Simulator commands ``(T, nu)`` in SI units; None if the episode has none."""
-        return self.reader.commands(self.index) if self._simulated else None
+        return self.reader.commands(self.index) if self._is_simulated else None
 
     @property
     def contacts(self) -> pa.Table | None:
         """Rows of the side table ``annotations/contacts``, see `dataset.annotations`; None if there are none."""
-        if not self.ours or _CONTACTS not in self.reader.side_tables:
+        if not self.written_by_twinloop or _CONTACTS not in self.reader.side_tables:
             return None
         return self.reader.side_rows(_CONTACTS, self.index)
 
-    def simulated(self) -> SimEpisode | None:
+    def load_sim_episode(self) -> SimEpisode | None:
         """Return states, commands and provenance for a replay; None if twinloop did not simulate the episode."""
         states, commands = self.states, self.commands
         if states is None or commands is None or self.provenance is None:
@@ -271,21 +278,21 @@ class RecordedEpisode:
             provenance=self.provenance,
         )
 
-    def fact(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
+    def compute_once(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
         """Return a result that several checks share; it is computed once and kept until `forget`."""
         if name not in self._facts:
             self._facts[name] = make(self)
         return self._facts[name]  # pyright: ignore[reportReturnType]
 
-    def forget(self) -> None:
+    def free_arrays(self) -> None:
         """Free arrays and shared results; they are read or computed again when needed."""
         self._facts.clear()
         for name in _HEAVY:
             self.__dict__.pop(name, None)
 
     @property
-    def _simulated(self) -> bool:
-        return self.ours and not self.reader.has_log(self.index) and self.source != "real"
+    def _is_simulated(self) -> bool:
+        return self.written_by_twinloop and not self.reader.has_log(self.index) and self.source != "real"
 
 
 def open_recordings(
@@ -324,14 +331,14 @@ def open_recordings(
 
 
 @functools.lru_cache(maxsize=4)
-def _reader(path: Path) -> DatasetReader:
+def _open_reader(path: Path) -> DatasetReader:
     return DatasetReader(path)
 
 
-def _again(path: Path, index: int, batch: str, episode_id: str, label: bool | None) -> RecordedEpisode:
-    return RecordedEpisode(_reader(path), index, batch=batch, episode_id=episode_id, success=label)
+def _reopen_recording(path: Path, index: int, batch: str, episode_id: str, label: bool | None) -> RecordedEpisode:
+    return RecordedEpisode(_open_reader(path), index, batch=batch, episode_id=episode_id, success=label)
 
 
 @functools.lru_cache(maxsize=16)
-def _picture_rows(path: Path, camera: str) -> Mapping[str, Callable[[Sequence[int]], Pictures]]:
-    return {row.name: row.read for row in open_pictures(path, camera).episodes}
+def _open_image_readers(path: Path, camera: str) -> Mapping[str, Callable[[Sequence[int]], Pictures]]:
+    return {row.name: row.read for row in open_images(path, camera).episodes}

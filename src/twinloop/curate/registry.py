@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry, is_file
 from twinloop.curate.check import FAMILIES, READABLE, EpisodeCheck
 from twinloop.curate.recording import RecordedEpisode
@@ -94,22 +94,22 @@ def open_checks(words: Sequence[str], twins: EpisodeTwins) -> list[EpisodeCheck]
             CHECKS.find(word)
     asked = [word for word in words if word not in own]
     chosen = [name for name in known if not words or name in asked or name.partition("/")[0] in asked]
-    return [_made(name, CHECKS[name], twins) for name in [*chosen, *own]]
+    return [_create_check(name, CHECKS[name], twins) for name in [*chosen, *own]]
 
 
-def with_readable(checks: Sequence[EpisodeCheck], twins: EpisodeTwins) -> list[EpisodeCheck]:
+def add_readable_check(checks: Sequence[EpisodeCheck], twins: EpisodeTwins) -> list[EpisodeCheck]:
     """Add the check for unreadable episodes, which always runs, if it is missing."""
     named = any(check.name == READABLE for check in checks)
     return [*([] if named else open_checks([READABLE], twins)), *checks]
 
 
-def _made(name: str, kind: Callable[..., Any], twins: EpisodeTwins) -> EpisodeCheck:
+def _create_check(name: str, kind: Callable[..., Any], twins: EpisodeTwins) -> EpisodeCheck:
     try:
         check = kind(twins=twins) if "twins" in inspect.signature(kind).parameters else kind()
     except TwinloopError:
         raise
     except Exception as error:  # any error of a user's class
-        raise InputError(f"The check {name} could not be created: {raised(error)}.") from error
+        raise InputError(f"The check {name} could not be created: {describe_error(error)}.") from error
     if not isinstance(check, EpisodeCheck):
         lacks = [part for part in ("name", "meaning", "hash", "score") if not hasattr(check, part)]
         raise InputError(

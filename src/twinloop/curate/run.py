@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from twinloop.catalog.schema import SCORES
 from twinloop.core.errors import InputError, MissingDependencyError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.pool import WorkEngine
 from twinloop.curate.check import READABLE, VERDICTS, CheckScore, EpisodeCheck, Measurement, MeasuringCheck
 from twinloop.curate.recording import RecordedEpisode
@@ -60,30 +60,32 @@ def score_all(
     """
     measuring = tuple(check for check in checks if isinstance(check, MeasuringCheck))
     rows: list[list[Sequence[Measurement]]] = [[] for _ in measuring]
-    for work, measured in engine.map(_measured, _works(recordings, measuring)):
+    for work, measured in engine.map(_measure_recordings, _split_work(recordings, measuring)):
         for place, part in enumerate(measured):
             rows[place] += part
         done(len(work.recordings))
     # The reason of the check `READABLE` names the file, so it comes before those of other checks.
     first = sorted(range(len(measuring)), key=lambda place: measuring[place].name != READABLE)
-    reasons = _reasons(recordings, [rows[place] for place in first])
+    reasons = _find_unreadable_reasons(recordings, [rows[place] for place in first])
     found: dict[int, list[CheckScore]] = {}
     for check in (check for check in checks if not isinstance(check, MeasuringCheck)):
-        found[id(check)] = _scores(check, recordings, reasons)
+        found[id(check)] = _score_recordings(check, recordings, reasons)
     readable = [recording.episode_id not in reasons for recording in recordings]
     left = list(itertools.compress(recordings, readable))
     for check, part in zip(measuring, rows, strict=True):
-        found[id(check)] = _judged(check, left, list(itertools.compress(part, readable)))
+        found[id(check)] = _judge_measurements(check, left, list(itertools.compress(part, readable)))
     scores = list[CheckScore]()
     for check in checks:
         scores += [score for score in found[id(check)] if score.episode_id not in reasons]
-        scores += _unreadable(check, recordings, reasons)
+        scores += _make_unreadable_scores(check, recordings, reasons)
         for recording in recordings:
-            recording.forget()
+            recording.free_arrays()
     return scores
 
 
-def _reasons(recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequence[Measurement]]]) -> dict[str, str]:
+def _find_unreadable_reasons(
+    recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequence[Measurement]]]
+) -> dict[str, str]:
     """Return the first reason why each unreadable episode cannot be read, by episode id."""
     reasons: dict[str, str] = {}
     for measured in rows:
@@ -94,7 +96,7 @@ def _reasons(recordings: Sequence[RecordedEpisode], rows: Sequence[Sequence[Sequ
     return reasons
 
 
-def _unreadable(
+def _make_unreadable_scores(
     check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: Mapping[str, str]
 ) -> list[CheckScore]:
     """Return a check's scores of unreadable episodes; no check judges part of an episode."""
@@ -106,39 +108,43 @@ def _unreadable(
     ]
 
 
-def _judged(
+def _judge_measurements(
     check: MeasuringCheck, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> list[CheckScore]:
-    with _named(check):
-        return _valid(check, recordings, check.judge(recordings, measured)) if recordings else []
+    with _add_check_name(check):
+        return _validate_scores(check, recordings, check.judge(recordings, measured)) if recordings else []
 
 
-def _scores(check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: dict[str, str]) -> list[CheckScore]:
+def _score_recordings(
+    check: EpisodeCheck, recordings: Sequence[RecordedEpisode], reasons: dict[str, str]
+) -> list[CheckScore]:
     """Return the scores of a check that does not measure; add episodes on which it raises an error to ``reasons``."""
     left = [recording for recording in recordings if recording.episode_id not in reasons]
     try:
-        return _valid(check, left, check.score(left))
+        return _validate_scores(check, left, check.score(left))
     except MissingDependencyError:
         raise
     except Exception:  # noqa: BLE001 - the next line finds the episode
-        raised_on = {recording.episode_id: reason for recording in left if (reason := _raises(check, recording))}
+        raised_on = {
+            recording.episode_id: reason for recording in left if (reason := _describe_raised_error(check, recording))
+        }
     reasons |= raised_on
     left = [recording for recording in left if recording.episode_id not in raised_on]
-    with _named(check):
-        return _valid(check, left, check.score(left)) if left else []
+    with _add_check_name(check):
+        return _validate_scores(check, left, check.score(left)) if left else []
 
 
-def _raises(check: EpisodeCheck, recording: RecordedEpisode) -> str:
+def _describe_raised_error(check: EpisodeCheck, recording: RecordedEpisode) -> str:
     """Return the error that a check raises on one episode, or an empty string."""
     try:
         list(check.score([recording]))
     except Exception as error:  # noqa: BLE001 - any error means that the episode was not checked
-        return f"{check.name} raised {raised(error)}."
+        return f"{check.name} raised {describe_error(error)}."
     return ""
 
 
 @contextlib.contextmanager
-def _named(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
+def _add_check_name(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
     """Add the check's name to an error that it raises over all episodes.
 
     Raises:
@@ -150,12 +156,13 @@ def _named(check: EpisodeCheck | MeasuringCheck) -> Iterator[None]:
         raise
     except Exception as error:
         raise InputError(
-            f"The check {check.name} raised {raised(error)} over all episodes. Correct it, or leave it out with "
+            f"The check {check.name} raised {describe_error(error)} over all episodes. Correct it, or leave it out "
+            "with "
             "--checks. Nothing was scored."
         ) from error
 
 
-def _valid(
+def _validate_scores(
     check: EpisodeCheck | MeasuringCheck, recordings: Sequence[RecordedEpisode], scores: Iterable[CheckScore]
 ) -> list[CheckScore]:
     """Return the check's scores of these episodes; an episode without a score is unknown.
@@ -176,16 +183,16 @@ def _valid(
     return made + silent
 
 
-def _works(recordings: Sequence[RecordedEpisode], checks: tuple[MeasuringCheck, ...]) -> Iterator[_WorkItem]:
+def _split_work(recordings: Sequence[RecordedEpisode], checks: tuple[MeasuringCheck, ...]) -> Iterator[_WorkItem]:
     for begin in range(0, len(recordings) if checks else 0, _CHUNK):
         yield _WorkItem(recordings=tuple(recordings[begin : begin + _CHUNK]), checks=checks)
 
 
-def _measured(work: _WorkItem) -> list[list[Sequence[Measurement]]]:
+def _measure_recordings(work: _WorkItem) -> list[list[Sequence[Measurement]]]:
     """Return the measurements of each check, recording by recording."""
     rows: list[list[Sequence[Measurement]]] = [[] for _ in work.checks]
     for recording in work.recordings:
         for place, check in enumerate(work.checks):
-            rows[place].append(check.measured(recording))
-        recording.forget()
+            rows[place].append(check.measure_safely(recording))
+        recording.free_arrays()
     return rows

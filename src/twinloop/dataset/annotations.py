@@ -21,7 +21,7 @@ from twinloop.core.errors import DatasetError, UnknownNameError
 from twinloop.core.imaging import Intrinsics
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.media.png_coding import decode_depth, decode_flow, decode_normals, decode_png
-from twinloop.dataset.side_tables import about
+from twinloop.dataset.side_tables import table_metadata
 
 DOCUMENT = "twinloop/annotations.json"
 PREFIX = "annotations"
@@ -35,7 +35,7 @@ class AnnotationColumn:
     meaning: str
 
 
-def vector(width: int) -> pa.DataType:
+def vector_type(width: int) -> pa.DataType:
     """Return the Arrow type of a fixed-size list of ``width`` float64 values."""
     return pa.list_(pa.float64(), width)
 
@@ -62,8 +62,8 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         fy=(pa.float64(), "focal length, px"),
         cx=(pa.float64(), "principal point, px from the left edge of the first column"),
         cy=(pa.float64(), "principal point, px from the upper edge of the first row"),
-        world_position=(vector(3), "the camera in the world, m"),
-        world_quaternion=(vector(4), "wxyz; world_from_camera, camera axes x right, y down, z forward"),
+        world_position=(vector_type(3), "the camera in the world, m"),
+        world_quaternion=(vector_type(4), "wxyz; world_from_camera, camera axes x right, y down, z forward"),
     ),
     "frames": _PICTURE
     | _columns(
@@ -87,27 +87,27 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         class_name=(pa.dictionary(pa.int32(), pa.string()), "class in the name table"),
         pixels=(pa.int32(), "its visible pixels"),
         visibility=(pa.float64(), "visible pixels / its pixels in the image if unoccluded; null: it has none there"),
-        box=(vector(4), "left, top, right, bottom in px, edges of its visible pixels; null: it has none"),
+        box=(vector_type(4), "left, top, right, bottom in px, edges of its visible pixels; null: it has none"),
         full_box=(
-            vector(4),
+            vector_type(4),
             "of its outline with hidden parts, also outside the image; null: partly behind the camera",
         ),
-        world_position=(vector(3), "its body in the world, m"),
-        world_quaternion=(vector(4), "wxyz; world_from_object"),
-        camera_position=(vector(3), "its body in camera axes, m"),
-        camera_quaternion=(vector(4), "wxyz; camera_from_object"),
-        box_centre=(vector(3), "centre of its box in its own axes, m; null: it is unbounded"),
-        box_size=(vector(3), "full size of its box along its own axes, m; null: it is unbounded"),
-        box_world=(vector(3), "centre of its box in the world, m"),
-        box_camera=(vector(3), "centre of its box in camera axes, m"),
+        world_position=(vector_type(3), "its body in the world, m"),
+        world_quaternion=(vector_type(4), "wxyz; world_from_object"),
+        camera_position=(vector_type(3), "its body in camera axes, m"),
+        camera_quaternion=(vector_type(4), "wxyz; camera_from_object"),
+        box_centre=(vector_type(3), "centre of its box in its own axes, m; null: it is unbounded"),
+        box_size=(vector_type(3), "full size of its box along its own axes, m; null: it is unbounded"),
+        box_world=(vector_type(3), "centre of its box in the world, m"),
+        box_camera=(vector_type(3), "centre of its box in camera axes, m"),
     ),
     "keypoints": _PICTURE
     | _columns(
         name=(pa.dictionary(pa.int32(), pa.string()), "a site's name, or NAME/corner_0 to 7 of an object's box"),
         instance=(pa.int32(), "number in the name table of the object it belongs to; 0 the world"),
-        world=(vector(3), "in the world, m"),
-        camera_point=(vector(3), "in camera axes, m"),
-        pixel=(vector(2), "column and row in px, also outside the image; null: behind the camera"),
+        world=(vector_type(3), "in the world, m"),
+        camera_point=(vector_type(3), "in camera axes, m"),
+        pixel=(vector_type(2), "column and row in px, also outside the image; null: behind the camera"),
         inside=(pa.bool_(), "inside the image"),
         visible=(pa.bool_(), "inside the image and not occluded"),
     ),
@@ -120,11 +120,11 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
         geom2=(pa.dictionary(pa.int32(), pa.string()), "geom of the second body"),
         instance1=(pa.int32(), "number of the first body in the name table"),
         instance2=(pa.int32(), "number of the second body in the name table"),
-        position=(vector(3), "of the contact in the world, m"),
-        normal=(vector(3), "unit vector from the first to the second body, in world axes"),
+        position=(vector_type(3), "of the contact in the world, m"),
+        normal=(vector_type(3), "unit vector from the first to the second body, in world axes"),
         distance=(pa.float64(), "between the surfaces, negative where they overlap, m"),
-        force=(vector(3), "of body1 on body2 in world axes, N; the opposite force acts on body1"),
-        torque=(vector(3), "of body1 on body2 about the contact's position in world axes, N·m"),
+        force=(vector_type(3), "of body1 on body2 in world axes, N; the opposite force acts on body1"),
+        torque=(vector_type(3), "of body1 on body2 about the contact's position in world axes, N·m"),
     ),
     "joints": _FRAME
     | _columns(
@@ -143,24 +143,24 @@ TABLES: dict[str, dict[str, AnnotationColumn]] = {
     | _columns(
         time=(pa.float64(), "true time since the episode began, s"),
         body=(pa.dictionary(pa.int32(), pa.string()), "the body that is pushed"),
-        point=(vector(3), "its centre of mass in the world, m"),
-        force=(vector(3), "in world axes, N"),
-        torque=(vector(3), "about that point in world axes, N·m"),
+        point=(vector_type(3), "its centre of mass in the world, m"),
+        force=(vector_type(3), "in world axes, N"),
+        torque=(vector_type(3), "about that point in world axes, N·m"),
     ),
 }
 
 
-def table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
+def build_table(name: str, columns: Mapping[str, Any], rows: int) -> pa.Table:
     """Build one of `TABLES` from columns, arrays ``(rows, …)`` or lists; nan and missing columns become null."""
     arrays = {}
     for column, about_it in TABLES[name].items():
         values = columns.get(column)
         arrays[column] = pa.nulls(rows, about_it.type) if values is None else _array(values, about_it.type)
     meanings = {column: about_it.meaning for column, about_it in TABLES[name].items()}
-    return pa.table(arrays).replace_schema_metadata(about(f"{PREFIX}/{name}", {"columns": meanings}))
+    return pa.table(arrays).replace_schema_metadata(table_metadata(f"{PREFIX}/{name}", {"columns": meanings}))
 
 
-def document(names: Sequence[str], things: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
+def build_document(names: Sequence[str], things: Mapping[str, Any], **settings: Any) -> dict[str, Any]:
     """Return the content of ``twinloop/annotations.json``: columns with units and codings, name table, settings."""
     return {
         "schema": layout.SCHEMA,
@@ -226,7 +226,7 @@ class CameraAnnotations:
             raise DatasetError(f"{reader.path} has no annotations. Render it with annotations.")
         value = read_json(path)
         layout.require_keys(value, ("instances", "classes", "depth_unit"), where=str(path))
-        with layout.understood(str(path)):
+        with layout.wrap_parse_errors(str(path)):
             found = cls(
                 reader=reader,
                 index=index,
@@ -248,61 +248,63 @@ class CameraAnnotations:
     @cached_property
     def depth(self) -> NDArray[np.float32]:
         """Depth along the optical axis ``(T, H, W)`` in m; inf where nothing is hit or the depth is too large."""
-        return decode_depth(self._pictures("depth"), self.depth_unit)
+        return decode_depth(self._decode_images("depth"), self.depth_unit)
 
     @cached_property
     def instance(self) -> NDArray[np.uint16]:
         """Instance numbers of the name table ``(T, H, W)``; 0 where no object is visible."""
-        return self._pictures("instance")
+        return self._decode_images("instance")
 
     @cached_property
     def semantic(self) -> NDArray[np.uint8]:
         """Class numbers of the class table ``(T, H, W)``."""
-        return self._pictures("semantic")
+        return self._decode_images("semantic")
 
     @cached_property
     def normals(self) -> NDArray[np.float32]:
         """Unit surface normals in camera axes ``(T, H, W, 3)``; zero vectors without a surface."""
-        return decode_normals(self._pictures("normals"))
+        return decode_normals(self._decode_images("normals"))
 
     @cached_property
     def flow(self) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Forward optical flow ``(T - 1, H, W, 2)`` in px, nan if unknown; mask of points visible in the next image."""
-        return decode_flow(self._pictures("flow"))
+        return decode_flow(self._decode_images("flow"))
 
     @cached_property
     def intrinsics(self) -> tuple[Intrinsics, ...]:
         """Pinhole intrinsics of each image."""
         keys = ("fx", "fy", "cx", "cy", "width", "height")
-        return tuple(Intrinsics(**{key: row[key] for key in keys}) for row in self._own("cameras").to_pylist())
+        return tuple(Intrinsics(**{key: row[key] for key in keys}) for row in self._camera_rows("cameras").to_pylist())
 
     @cached_property
     def world_from_camera(self) -> NDArray[np.float64]:
         """Camera poses ``(T, 4, 4)``; camera axes are x right, y down, z forward."""
-        return poses(self._own("cameras"), "world")
+        return poses(self._camera_rows("cameras"), "world")
 
     @cached_property
     def objects(self) -> pa.Table:
         """Rows of the objects in the camera's images; columns in `dataset.annotations.TABLES`, matrices by `poses`."""
-        return self._own("objects")
+        return self._camera_rows("objects")
 
     @cached_property
     def keypoints(self) -> pa.Table:
         """Rows of the keypoints in the camera's images; columns in `dataset.annotations.TABLES`."""
-        return self._own("keypoints")
+        return self._camera_rows("keypoints")
 
-    def _own(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
+    def _camera_rows(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:
         rows = self.rows(name, columns if columns is None else ["camera", *columns])
         return rows.filter(pa.array([name == self.camera for name in rows["camera"].to_pylist()], pa.bool_()))
 
-    def _pictures(self, column: str) -> NDArray[Any]:
-        coded = [data for data in self._own("frames", [column])[column].to_pylist() if data is not None]
+    def _decode_images(self, column: str) -> NDArray[Any]:
+        coded = [data for data in self._camera_rows("frames", [column])[column].to_pylist() if data is not None]
         if not coded:
-            raise UnknownNameError("annotation", column, self._given, where=f"the annotations of {self.reader.path}")
+            raise UnknownNameError(
+                "annotation", column, self._annotation_names, where=f"the annotations of {self.reader.path}"
+            )
         return np.stack([decode_png(data) for data in coded])
 
     @property
-    def _given(self) -> list[str]:
+    def _annotation_names(self) -> list[str]:
         return list(read_json(self.reader.path / DOCUMENT).get("annotations", []))
 
 

@@ -20,7 +20,7 @@ from twinloop.core.console import MarkdownCode, markdown_block, markdown_cell, m
 from twinloop.core.documents import DocumentError, parse_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.export.source import SourceV3
-from twinloop.dataset.lerobot.metadata import card, front_matter, units_section
+from twinloop.dataset.lerobot.metadata import format_card, front_matter, units_section
 from twinloop.dataset.lerobot.parquet import open_parquet
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.stats import clopper_pearson
@@ -94,13 +94,13 @@ def read_origin(folder: Path) -> DataOrigin:
     return DataOrigin(
         episodes=table.num_rows,
         counts={kind: _counts(table, column) for kind, column in _COUNTED.items() if column in names},
-        ranges=_some(drawn),
+        ranges=_select_ranges(drawn),
         parameters=len(drawn),
         judged=len(success),
         succeeded=sum(map(bool, success)),
         invalid=sum(value is False for value in valid),
         parents=sum(text not in (None, "", "[]") for text in _texts(table, _TEXTS[0])),
-        transforms=Counter(name for text in _texts(table, _TEXTS[1]) for name in _steps(text)),
+        transforms=Counter(name for text in _texts(table, _TEXTS[1]) for name in _transform_names(text)),
         ids=len({text for text in _texts(table, "provenance/episode_id") if text}),
     )
 
@@ -136,16 +136,16 @@ def _range(table: pa.Table, column: str) -> ParameterRange | None:
     return ParameterRange(name=column.removeprefix(_RAND), low=low, middle=middle, high=high, episodes=len(values))
 
 
-def _some(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
+def _select_ranges(rows: Sequence[ParameterRange]) -> tuple[ParameterRange, ...]:
     """Select up to 12 parameters: one of each kind (object, joint, camera, …) in turn, most varying first."""
     kinds: dict[str, list[ParameterRange]] = {}
-    for row in sorted(rows, key=_by_spread):
+    for row in sorted(rows, key=_spread_key):
         kinds.setdefault(row.name.partition(".")[0], []).append(row)
     turns = itertools.zip_longest(*(kinds[kind] for kind in sorted(kinds)))
     return tuple(itertools.islice((row for turn in turns for row in turn if row is not None), _MOST))
 
 
-def _by_spread(row: ParameterRange) -> tuple[float, str]:
+def _spread_key(row: ParameterRange) -> tuple[float, str]:
     """Return a sort key: largest range relative to its size first, then by name."""
     size = max(abs(row.low), abs(row.high), _LEAST_SPREAD)
     return (-round((row.high - row.low) / size, 6), row.name)
@@ -155,7 +155,7 @@ def _texts(table: pa.Table, column: str) -> Sequence[Any]:
     return table[column].to_pylist() if column in table.column_names else []
 
 
-def _steps(text: Any) -> list[str]:
+def _transform_names(text: Any) -> list[str]:
     """Return the names of an episode's transforms from their JSON; an empty list if it cannot be read."""
     try:
         steps = parse_json(text, where="transforms") if text else []
@@ -191,34 +191,36 @@ def folder_card(
     source = SourceV3(Path(folder))
     reader, origin = source.reader, read_origin(source.path)
     licence = licence or (reader.spec.licence if reader.ours else "")
-    text = _ours(reader, source.tasks, licence) if reader.ours else _foreign(source, name or source.path.name)
+    text = _own_card(reader, source.tasks, licence) if reader.ours else _foreign_card(source, name or source.path.name)
     body = text.split("---\n", 2)[2] if text.startswith("---\n") else text
     front = front_matter(licence, tags=_tags(reader, origin), frames=int(reader.info["total_frames"]))
     head, _, rest = body.strip().partition("\n\n## ")
     if name:
         title = f"# {markdown_text(name)}"
         head = re.sub(r"^# .*", lambda _: title, head)
-    sections = [head, *_origin(origin), *(_table(title, rows) for title, rows in (tables or {}).items())]
+    sections = [head, *_origin_sections(origin), *(_table(title, rows) for title, rows in (tables or {}).items())]
     sections += [f"## {rest}"] if rest else []
-    sections.append(_loading(repo_id))
+    sections.append(_loading_section(repo_id))
     return f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n" + "\n\n".join(sections) + "\n"
 
 
-def _ours(reader: DatasetReader, tasks: Sequence[str], licence: str) -> str:
+def _own_card(reader: DatasetReader, tasks: Sequence[str], licence: str) -> str:
     spec = replace(reader.spec, licence=licence)
     episodes, frames = len(reader), int(reader.info["total_frames"])
     logged = bool(episodes) and reader.has_log(0)
     codecs = {camera.key: _codec(reader.info["features"][camera.key]) for camera in spec.cameras}
     coded = {key: codec.upper() for key, codec in codecs.items() if codec != "h264"}
     tables = reader.side_tables
-    return card(spec, episodes=episodes, frames=frames, tasks=list(tasks), logged=logged, tables=tables, coded=coded)
+    return format_card(
+        spec, episodes=episodes, frames=frames, tasks=list(tasks), logged=logged, tables=tables, coded=coded
+    )
 
 
 def _codec(feature: Mapping[str, Any]) -> str:
     return str((feature.get("info") or {}).get("video.codec", "h264"))
 
 
-def _foreign(source: SourceV3, name: str) -> str:
+def _foreign_card(source: SourceV3, name: str) -> str:
     info = source.info
     rows = [
         {
@@ -248,7 +250,7 @@ def _tags(reader: DatasetReader, origin: DataOrigin) -> list[str]:
     return [*([robot] if robot and robot != "unknown" else []), *origin.counts.get("source", {})]
 
 
-def _origin(origin: DataOrigin) -> list[str]:
+def _origin_sections(origin: DataOrigin) -> list[str]:
     """Return the sections on the origin of the episodes; an empty list if the folder records no origin."""
     lines = [
         f"- {kind}: " + ", ".join(f"{markdown_text(value)} × {count}" for value, count in list(counts.items())[:_SHOWN])
@@ -297,7 +299,7 @@ def _cell(value: Any) -> str:
     return "" if value is None else f"{value:.6g}" if isinstance(value, float) else markdown_cell(value)
 
 
-def _loading(repo_id: str) -> str:
+def _loading_section(repo_id: str) -> str:
     name = one_line(repo_id) or "USER/DATASET"
     code = f"""from lerobot.datasets.lerobot_dataset import LeRobotDataset
 

@@ -16,7 +16,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
 from twinloop.core.records import Provenance
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import lists, read_table
+from twinloop.dataset.lerobot.parquet import read_table, to_lists
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,28 +35,28 @@ class InvalidAttempt:
     provenance: Provenance
 
 
-def aside_table(items: Sequence[InvalidAttempt]) -> pa.Table:
+def invalid_worlds_table(items: Sequence[InvalidAttempt]) -> pa.Table:
     """Return one row per attempt: number, step, reason, flat float64 states and commands, provenance as JSON."""
     return pa.table(
         {
             "number": pa.array([item.number for item in items], pa.int64()),
             "step": pa.array([item.step for item in items], pa.int64()),
             "reason": pa.array([item.reason for item in items], pa.string()),
-            "states": lists([item.states for item in items]),
+            "states": to_lists([item.states for item in items]),
             "state_width": pa.array([item.states.shape[1] for item in items], pa.int64()),
-            "commands": lists([item.commands for item in items]),
+            "commands": to_lists([item.commands for item in items]),
             "command_width": pa.array([item.commands.shape[1] for item in items], pa.int64()),
             "provenance": pa.array([dumps(item.provenance.to_json()) for item in items], pa.string()),
         }
     )
 
 
-def aside_numbers(root: Path) -> list[int]:
+def invalid_world_numbers(root: Path) -> list[int]:
     """Return the numbers of a dataset's invalid attempts, in order."""
     return [number for path in _files(root) for number in read_table(path, ["number"])["number"].to_pylist()]
 
 
-def read_aside(root: Path, number: int) -> InvalidAttempt:
+def read_invalid_world(root: Path, number: int) -> InvalidAttempt:
     """Read one invalid attempt.
 
     Raises:
@@ -66,7 +66,7 @@ def read_aside(root: Path, number: int) -> InvalidAttempt:
         found = read_table(path, ["number"])["number"].to_pylist()
         if number in found:
             return _record(read_table(path).slice(found.index(number), 1).to_pylist()[0], where=str(path))
-    numbers = aside_numbers(root)
+    numbers = invalid_world_numbers(root)
     known = ", ".join(map(str, numbers[:12])) + (", …" if len(numbers) > 12 else "")
     raise InputError(
         f"Attempt {number} of {root} is not invalid. "
@@ -79,7 +79,7 @@ def _files(root: Path) -> list[Path]:
 
 
 def _record(row: dict[str, Any], *, where: str) -> InvalidAttempt:
-    with layout.understood(where):
+    with layout.wrap_parse_errors(where):
         return InvalidAttempt(
             number=row["number"],
             step=row["step"],

@@ -71,15 +71,16 @@ def write_side_tables(
     """
     if known is not None and set(known) != set(tables):
         raise DatasetError(
-            f"Block {block} comes with the side tables {_listed(tables)}; earlier blocks have {_listed(known)}. Give "
+            f"Block {block} comes with the side tables {_format_names(tables)}; earlier blocks have "
+            f"{_format_names(known)}. Give "
             "every block the same tables (a table may have no rows), or write another "
             "dataset."
         )
     columns: dict[str, list[str]] = {}
     for name, rows in tables.items():
         check_name(name)
-        path = stage / layout.of_block(layout.SIDE_PATH, block, table=name)
-        columns[name] = _write(path, name, rows, episodes)
+        path = stage / layout.block_path(layout.SIDE_PATH, block, table=name)
+        columns[name] = _write_side_table(path, name, rows, episodes)
         if known is not None and columns[name] != list(known[name]):
             raise DatasetError(
                 f"The side table {name} of block {block} has the columns {', '.join(columns[name])}; earlier blocks "
@@ -108,22 +109,22 @@ def open_side_table(root: Path, name: str) -> pad.Dataset:
     if name not in names:
         raise UnknownNameError("side table", name, names, where=str(root))
     found = sorted((root / layout.SIDE / name).glob("chunk-*/file-*.parquet"))
-    paths = [_inside(root, path) for path in found]
-    schema = _checked_schema(paths[0])
+    paths = [_require_inside(root, path) for path in found]
+    schema = _read_schema(paths[0])
     return pad.dataset([str(path) for path in paths], schema=schema, format="parquet")
 
 
-def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[str] | None = None) -> pa.Table:
+def read_side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[str] | None = None) -> pa.Table:
     """Read the rows of one episode from a side table; only that episode's row groups are read.
 
     Raises:
         UnknownNameError: the dataset has no such table, or the table no such column.
         DatasetError: as `open_side_table`.
     """
-    path = _inside(root, root / layout.of_block(layout.SIDE_PATH, block, table=name))
+    path = _require_inside(root, root / layout.block_path(layout.SIDE_PATH, block, table=name))
     if not path.is_file():
         raise UnknownNameError("side table", name, side_table_names(root), where=f"block {block} of {root}")
-    schema = _checked_schema(path)
+    schema = _read_schema(path)
     for column in columns or ():
         if column not in schema.names:
             raise UnknownNameError("column", column, schema.names, where=f"the side table {name}")
@@ -132,12 +133,12 @@ def side_rows(root: Path, name: str, block: int, index: int, columns: Sequence[s
         return file.read_row_groups(groups, columns=None if columns is None else list(columns))
 
 
-def about(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
+def table_metadata(name: str, text: Mapping[str, Any]) -> dict[bytes, bytes]:
     """Return the schema metadata of a side table: schema version, table name, and the entries of ``text``."""
     return {_ABOUT: dumps({"schema": layout.SCHEMA, "table": name, **text}).encode()}
 
 
-def side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+def open_side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Open a new side-table file for writing; every episode adds one row group."""
     path.parent.mkdir(parents=True, exist_ok=True)
     # Images are compressed already; a dictionary of them would be a second copy.
@@ -146,12 +147,12 @@ def side_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     return pq.ParquetWriter(path, schema, compression=codecs, use_dictionary=plain)  # pyright: ignore[reportArgumentType]
 
 
-def _listed(names: Iterable[str]) -> str:
+def _format_names(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) -> list[str]:
-    parts = _parts(rows)
+def _write_side_table(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) -> list[str]:
+    parts = _read_parts(rows)
     first = next(parts, None)
     if first is None:
         raise InputError(f"The side table {name} has no parts. Without rows, give an empty table with columns.")
@@ -160,12 +161,12 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
             f"The side table {name} needs a column {_NUMBER} and no {_INDEX}, which the writer adds; it "
             f"has {', '.join(first.column_names)}."
         )
-    fields = [pa.field(field.name, _as_parquet(field.type)) for field in first.schema]
-    schema = pa.schema([_KEY, *fields]).with_metadata({**about(name, {}), **(first.schema.metadata or {})})
+    fields = [pa.field(field.name, _to_parquet_type(field.type)) for field in first.schema]
+    schema = pa.schema([_KEY, *fields]).with_metadata({**table_metadata(name, {}), **(first.schema.metadata or {})})
     order, done = list(episodes), -1
-    with side_writer(path, schema) as writer:
+    with open_side_writer(path, schema) as writer:
         for part in itertools.chain([first], parts):
-            for number, group in _by_number(part):
+            for number, group in _split_by_number(part):
                 if number not in episodes or order.index(number) < done:
                     raise InputError(
                         f"The side table {name} has rows of episode number {number} where the block has the episodes "
@@ -178,7 +179,7 @@ def _write(path: Path, name: str, rows: SideTable, episodes: Mapping[int, int]) 
     return [f"{field.name}: {field.type}" for field in schema]
 
 
-def _parts(rows: SideTable) -> Iterator[pa.Table]:
+def _read_parts(rows: SideTable) -> Iterator[pa.Table]:
     if isinstance(rows, pa.Table):
         yield rows
     elif isinstance(rows, Path):
@@ -190,7 +191,7 @@ def _parts(rows: SideTable) -> Iterator[pa.Table]:
         yield from rows
 
 
-def _by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
+def _split_by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
     """Split rows into consecutive runs of the same episode."""
     numbers = part[_NUMBER].to_numpy()
     edges = np.flatnonzero(np.diff(numbers)) + 1
@@ -199,12 +200,12 @@ def _by_number(part: pa.Table) -> Iterator[tuple[int, pa.Table]]:
         yield int(numbers[start]), part.slice(start, stop - start)
 
 
-def _as_parquet(kind: pa.DataType) -> pa.DataType:
+def _to_parquet_type(kind: pa.DataType) -> pa.DataType:
     """Return a type with Parquet's name for list elements, so that files and in-memory tables give the same bytes."""
     if pa.types.is_fixed_size_list(kind):
-        return pa.list_(pa.field("element", _as_parquet(kind.value_type)), kind.list_size)
+        return pa.list_(pa.field("element", _to_parquet_type(kind.value_type)), kind.list_size)
     if pa.types.is_list(kind):
-        return pa.list_(pa.field("element", _as_parquet(kind.value_type)))
+        return pa.list_(pa.field("element", _to_parquet_type(kind.value_type)))
     return kind
 
 
@@ -212,15 +213,15 @@ def _is_binary(kind: pa.DataType) -> bool:
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
 
 
-def _checked_schema(path: Path) -> pa.Schema:
+def _read_schema(path: Path) -> pa.Schema:
     with open_parquet(path) as file:
         schema = file.schema_arrow
-    with layout.understood(str(path)):
+    with layout.wrap_parse_errors(str(path)):
         layout.require_keys(parse_json((schema.metadata or {})[_ABOUT], where=str(path)), (), where=str(path))
     return schema
 
 
-def _inside(root: Path, path: Path) -> Path:
+def _require_inside(root: Path, path: Path) -> Path:
     if not path.resolve().is_relative_to(root.resolve()):
         raise DatasetError(f"{path} leads out of the dataset's folder. Such files are not read; restore the file.")
     return path

@@ -28,13 +28,15 @@ _POSE_UNITS = ("m", "m", "m", "1", "1", "1", "1")
 _MIXED = {"pose": _POSE_UNITS, "twist": ("m/s",) * 3 + ("rad/s",) * 3, "wrench": ("N",) * 3 + ("N·m",) * 3}
 
 
-def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
+def find_shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
     """Return, by signal name, the feature of each signal that all episodes have with the same columns and unit."""
     first = episodes[0].signals
     same = [
         name
         for name, signal in first.items()
-        if all(name in e.signals and _alike(e.signals[name], signal) and len(e.signals[name]) for e in episodes)
+        if all(
+            name in e.signals and _have_same_columns(e.signals[name], signal) and len(e.signals[name]) for e in episodes
+        )
     ]
     return {
         name: ReadingSpec(
@@ -44,7 +46,7 @@ def shared_signals(episodes: Sequence[Episode]) -> dict[str, ReadingSpec]:
     }
 
 
-def at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDArray[np.float64]:
+def sample_at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Resample a signal at an episode's frames; the result is ``(T, k)``."""
     if name in HELD:
         return hold(signal.time, signal.values, time)
@@ -54,12 +56,12 @@ def at_frames(name: str, signal: LoggedSignal, time: NDArray[np.float64]) -> NDA
     return np.concatenate([position, interpolate_rotation(signal.time, signal.values[:, 3:], time)], axis=1)
 
 
-def readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
+def compute_readings(log: Episode, specs: Mapping[str, ReadingSpec]) -> dict[str, NDArray[np.float64]]:
     """Return the reading features of one episode by their keys."""
-    return {spec.key: at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
+    return {spec.key: sample_at_frames(name, log.signals[name], log.time) for name, spec in specs.items()}
 
 
-def _alike(one: LoggedSignal, other: LoggedSignal) -> bool:
+def _have_same_columns(one: LoggedSignal, other: LoggedSignal) -> bool:
     return (one.columns, one.unit) == (other.columns, other.unit)
 
 
@@ -75,7 +77,7 @@ _SAMPLES = "readings/"
 _TRIADS = {"gyro": "angular_velocity", "accel": "acceleration"}
 
 
-def generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
+def read_generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
     """Return the sensor signals of a simulated episode at their sampling times; empty if no samples were stored."""
     tables = set(reader.side_tables)
     found: dict[str, LoggedSignal] = {}
@@ -86,35 +88,35 @@ def generated_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSign
         rows = reader.side_rows(_SAMPLES + name, index, ["time", "values"])
         time = rows["time"].to_numpy()
         values = np.array(rows["values"].to_pylist(), dtype=np.float64).reshape(-1, len(spec.columns))
-        for signal, columns in _parts(kind, name, spec):
+        for signal, columns in _split_sensor(kind, name, spec):
             units = {spec.units[column] for column in columns}
             found[signal] = LoggedSignal(
                 time=time,
                 values=values[:, columns],
-                columns=tuple(_short(kind, spec.columns[column]) for column in columns),
+                columns=tuple(_short_name(kind, spec.columns[column]) for column in columns),
                 unit=units.pop() if len(units) == 1 else "",
             )
     return found
 
 
-def _parts(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[int]]]:
+def _split_sensor(kind: str, name: str, spec: ReadingSpec) -> Iterator[tuple[str, list[int]]]:
     """Yield each signal of a sensor and the indices of its columns."""
     if kind == "force_torque":
         yield f"wrench/{name}", list(range(len(spec.columns)))
         return
-    stems = dict.fromkeys(_stem(kind, column) for column in spec.columns)
+    stems = dict.fromkeys(_signal_stem(kind, column) for column in spec.columns)
     for stem in stems:
-        columns = [i for i, column in enumerate(spec.columns) if _stem(kind, column) == stem]
+        columns = [i for i, column in enumerate(spec.columns) if _signal_stem(kind, column) == stem]
         yield (f"{_TRIADS[stem]}/{name}" if kind == "imu" else f"joint_{stem}"), columns
 
 
-def _stem(kind: str, column: str) -> str:
+def _signal_stem(kind: str, column: str) -> str:
     """Return ``gyro`` for ``gyro.x`` and ``velocity`` for ``elbow_flex.velocity``."""
     first, _, last = column.rpartition(".")
     return first if kind == "imu" else last
 
 
-def _short(kind: str, column: str) -> str:
+def _short_name(kind: str, column: str) -> str:
     """Return ``x`` for ``gyro.x``, ``elbow_flex`` for ``elbow_flex.velocity``; keep force/torque names."""
     first, _, last = column.rpartition(".")
     return column if kind == "force_torque" else last if kind == "imu" else first
@@ -148,7 +150,7 @@ def simulation_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Tabl
     )
 
 
-def stored_simulation(reader: DatasetReader, index: int) -> StoredSimulation | None:
+def read_stored_simulation(reader: DatasetReader, index: int) -> StoredSimulation | None:
     """Return the stored simulation of an imported episode, or None."""
     if SIMULATION_TABLE not in reader.side_tables:
         return None
@@ -184,7 +186,7 @@ def signals_table(numbers: Sequence[int], logs: Sequence[Episode]) -> pa.Table:
     )
 
 
-def stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
+def read_stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]:
     """Return an episode's signals with their own times and values; empty if the dataset stores none."""
     if TABLE not in reader.side_tables:
         return {}
@@ -197,13 +199,13 @@ def stored_signals(reader: DatasetReader, index: int) -> dict[str, LoggedSignal]
     return found
 
 
-def restored(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
+def restore_episode(reader: DatasetReader, index: int, *, units: UnitMap | None = None) -> Episode:
     """Return a recorded episode as it was before conversion, with signals, conditions, command type and simulation."""
     extra = reader.provenance(index).extra
     return replace(
         reader.log_episode(index, units=units),
         command=extra.get("command", "position"),
         conditions=extra.get("conditions", {}),
-        signals=stored_signals(reader, index),
-        simulation=stored_simulation(reader, index),
+        signals=read_stored_signals(reader, index),
+        simulation=read_stored_simulation(reader, index),
     )

@@ -144,7 +144,7 @@ class DatasetSpec:
             DatasetError: a key is missing or has a value of another type, or a newer version wrote it; names the file.
         """
         layout.require_keys(value, ("name", "robot_type", "fps", "joints", "units"), where=where)
-        with layout.understood(where):
+        with layout.wrap_parse_errors(where):
             fields = {key: item for key, item in value.items() if key != "schema"}
             fields["units"] = UnitMap.from_json(fields["units"])
             fields["cameras"] = tuple(CameraSpec(**camera) for camera in fields.get("cameras", ()))
@@ -157,7 +157,7 @@ class DatasetSpec:
             return cls(**fields)
 
 
-def features(spec: DatasetSpec) -> dict[str, Any]:
+def build_features(spec: DatasetSpec) -> dict[str, Any]:
     """Return the ``features`` table of ``info.json``."""
     table: dict[str, Any] = {
         "action": {"dtype": "float32", "shape": [len(spec.action_names)], "names": list(spec.action_names)},
@@ -194,7 +194,7 @@ def _video_feature(camera: CameraSpec, fps: int) -> dict[str, Any]:
     }
 
 
-def info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
+def build_info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[str, Any]:
     """Return the content of ``meta/info.json``."""
     return {
         "codebase_version": "v3.0",
@@ -209,11 +209,11 @@ def info(spec: DatasetSpec, *, episodes: int, frames: int, tasks: int) -> dict[s
         "splits": {"train": f"0:{episodes}"},
         "data_path": layout.DATA_PATH,
         "video_path": layout.VIDEO_PATH if spec.cameras else None,
-        "features": features(spec),
+        "features": build_features(spec),
     }
 
 
-def modality(spec: DatasetSpec) -> dict[str, Any]:
+def build_modality(spec: DatasetSpec) -> dict[str, Any]:
     """Return the content of ``meta/modality.json`` for GR00T: one slice per joint, and the cameras by short names."""
     rows = {name: {"start": i, "end": i + 1} for i, name in enumerate(spec.state_names)}
     return {

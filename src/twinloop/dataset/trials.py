@@ -11,7 +11,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.trials import DOMAINS, Domain, Trials
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.trials_table import read_rows, trials_of_rows
+from twinloop.dataset.trials_table import read_rows, rows_to_trials
 
 _TABLES = (".csv", ".json")
 
@@ -32,9 +32,9 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
     """
     path = Path(path)
     if path.is_file() and path.suffix.lower() in _TABLES:
-        return trials_of_rows(read_rows(path), where=str(path), domain=domain, policy=policy)
+        return rows_to_trials(read_rows(path), where=str(path), domain=domain, policy=policy)
     if (path / layout.INFO).is_file():
-        return _of_dataset(path, domain, policy)
+        return _read_dataset_trials(path, domain, policy)
     if not path.exists():
         raise InputError(f"{path} does not exist. Give a table of trials (CSV, JSON), a dataset, or a folder of them.")
     inside = (
@@ -47,10 +47,10 @@ def read_trials(path: Path | str, *, domain: Domain | None = None, policy: str |
             f"{path} has no trials: give a table (CSV or JSON with policy, domain, success or score), a LeRobot "
             "dataset, or a folder with one of them per policy."
         )
-    return Trials.joined(read_trials(part, domain=domain, policy=policy or part.stem) for part in inside)
+    return Trials.concatenate_trials(read_trials(part, domain=domain, policy=policy or part.stem) for part in inside)
 
 
-def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str | None = None) -> Trials:
+def read_both_domains(real: Path | str | None, sim: Path | str | None, both: Path | str | None = None) -> Trials:
     """Read trials of both domains, from one file that states the domain of each trial or from two files.
 
     Raises:
@@ -71,7 +71,7 @@ def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str 
                     f"{path} was given as {domain}, but {other} of its {len(part)} trials have another domain. {turn}"
                 )
             parts.append(part)
-    trials = Trials.joined(parts)
+    trials = Trials.concatenate_trials(parts)
     for domain in DOMAINS:
         if not len(trials.where(domain=domain)):
             raise InputError(
@@ -81,13 +81,13 @@ def read_both(real: Path | str | None, sim: Path | str | None, both: Path | str 
     return trials
 
 
-def _of_dataset(path: Path, domain: Domain | None, policy: str | None) -> Trials:
+def _read_dataset_trials(path: Path, domain: Domain | None, policy: str | None) -> Trials:
     reader = DatasetReader(path)
-    ends = [_ending(reader, index) for index in range(len(reader))]
+    ends = [_read_success(reader, index) for index in range(len(reader))]
     rows = [reader.row(index) for index in range(len(reader))]
     return Trials(
         policy=tuple(policy or str(row.get("provenance/actor") or path.name) for row in rows),
-        domain=tuple(_domain_of(row, domain, path) for row in rows),
+        domain=tuple(_find_domain(row, domain, path) for row in rows),
         score=np.array(ends, dtype=np.float64),
         success=tuple(ends),
         task=tuple(", ".join(row.get("tasks") or []) for row in rows),
@@ -95,7 +95,7 @@ def _of_dataset(path: Path, domain: Domain | None, policy: str | None) -> Trials
     )
 
 
-def _ending(reader: DatasetReader, index: int) -> bool:
+def _read_success(reader: DatasetReader, index: int) -> bool:
     """Return whether an episode succeeded: its ``provenance/success``, else its last ``next.success``."""
     said = reader.row(index).get("provenance/success")
     if said is not None:
@@ -110,7 +110,7 @@ def _ending(reader: DatasetReader, index: int) -> bool:
     return bool(last[0] if isinstance(last, list) else last)
 
 
-def _domain_of(row: dict[str, Any], default: Domain | None, path: Path) -> Domain:
+def _find_domain(row: dict[str, Any], default: Domain | None, path: Path) -> Domain:
     source = str(row.get("provenance/source") or default or "")
     if source not in DOMAINS:
         raise InputError(

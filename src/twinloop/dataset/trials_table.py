@@ -50,7 +50,7 @@ class TrialRow(dict[str, str]):
         super().__init__(cells)
         self.theirs = theirs
 
-    def called(self, name: str) -> str:
+    def original_name(self, name: str) -> str:
         """Return the file's name of one of our columns."""
         return self.theirs.get(name, name)
 
@@ -67,17 +67,17 @@ def read_rows(path: Path) -> list[TrialRow]:
     rows = _json_rows(path) if path.suffix == ".json" else _csv_rows(path)
     if not rows:
         raise InputError(f"{path} has no rows. A table of trials has a header such as policy,domain,success.")
-    theirs = _theirs(path, list(dict.fromkeys(name for row in rows for name in row)))
+    theirs = _match_columns(path, list(dict.fromkeys(name for row in rows for name in row)))
     return [TrialRow({ours: row[name] for ours, name in theirs.items() if name in row}, theirs) for row in rows]
 
 
-def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
+def _match_columns(path: Path, names: Sequence[str]) -> dict[str, str]:
     """Return the file's column for each of our column names."""
     found: dict[str, list[str]] = {}
     for name in names:
-        found.setdefault(_plain(name), []).append(name)
+        found.setdefault(_canonical_name(name), []).append(name)
     for ours, several in found.items():
-        exact = [name for name in several if _word(name) == ours]
+        exact = [name for name in several if _normalize_name(name) == ours]
         if len(several) > 1 and len(exact) != 1:
             raise InputError(
                 f"{path} has {len(several)} columns for {ours}: {', '.join(several)}. Name the one to use {ours}."
@@ -86,7 +86,7 @@ def _theirs(path: Path, names: Sequence[str]) -> dict[str, str]:
     return {ours: several[0] for ours, several in found.items()}
 
 
-def trials_of_rows(
+def rows_to_trials(
     rows: Sequence[TrialRow], *, where: str, domain: Domain | None = None, policy: str | None = None
 ) -> Trials:
     """Convert rows to trials; ``domain`` and ``policy`` apply to rows that do not state them.
@@ -96,7 +96,7 @@ def trials_of_rows(
     """
     known, theirs = rows[0].keys(), list(rows[0].theirs.values())
     if "policy" not in known and policy is None:
-        raise _lacks(where, "policy", theirs)
+        raise _missing_column_error(where, "policy", theirs)
     if {"real", "sim"} <= known:
         raise InputError(
             f"{where} holds mean scores (columns real and sim), not trials: see 'twinloop gap predictivity'."
@@ -107,25 +107,27 @@ def trials_of_rows(
             "real and simulated trials as two files: --real FILE --sim FILE."
         )
     if "successes" in known:
-        parts = [_counted(row, f"{where}, row {number}", domain, policy) for number, row in enumerate(rows, start=1)]
-        return replace(Trials.joined(parts), origin=where)
+        parts = [
+            _expand_counts(row, f"{where}, row {number}", domain, policy) for number, row in enumerate(rows, start=1)
+        ]
+        return replace(Trials.concatenate_trials(parts), origin=where)
     if "success" not in known and "score" not in known:
-        raise _lacks(where, "success or score (or successes and trials)", theirs)
+        raise _missing_column_error(where, "success or score (or successes and trials)", theirs)
     places = [f"{where}, row {number}" for number in range(1, len(rows) + 1)]
-    success = [truth(row, "success", place) for row, place in zip(rows, places, strict=True)]
+    success = [parse_bool(row, "success", place) for row, place in zip(rows, places, strict=True)]
     return Trials(
-        policy=tuple(_policy(row, place, policy) for row, place in zip(rows, places, strict=True)),
-        domain=tuple(_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
-        score=np.array([_score(row, won, place) for row, won, place in zip(rows, success, places, strict=True)]),
+        policy=tuple(_parse_policy(row, place, policy) for row, place in zip(rows, places, strict=True)),
+        domain=tuple(_parse_domain(row, place, domain) for row, place in zip(rows, places, strict=True)),
+        score=np.array([_parse_score(row, won, place) for row, won, place in zip(rows, success, places, strict=True)]),
         success=tuple(success),
         task=tuple(row.get("task", "") for row in rows),
-        condition=tuple(_condition(row) for row in rows),
+        condition=tuple(_join_conditions(row) for row in rows),
         pair=tuple(row.get("pair", "") for row in rows),
         origin=where,
     )
 
 
-def number(row: TrialRow, name: str, place: str) -> float:
+def parse_number(row: TrialRow, name: str, place: str) -> float:
     """Return a number of a row; NaN if the cell is empty or the column is absent.
 
     Raises:
@@ -135,7 +137,7 @@ def number(row: TrialRow, name: str, place: str) -> float:
     try:
         return float(text) if text else math.nan
     except ValueError:
-        raise InputError(f"{place}: {row.called(name)} is '{text}', not a number.") from None
+        raise InputError(f"{place}: {row.original_name(name)} is '{text}', not a number.") from None
 
 
 def _csv_rows(path: Path) -> list[dict[str, str]]:
@@ -168,60 +170,60 @@ def _json_rows(path: Path) -> list[dict[str, str]]:
     return [{name: "" if cell is None else str(cell).strip() for name, cell in row.items()} for row in rows]
 
 
-def _word(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.strip().lower().replace(" ", "_").replace("-", "_")
 
 
-def _plain(name: str) -> str:
+def _canonical_name(name: str) -> str:
     """Return our name of a column."""
-    word = _word(name)
+    word = _normalize_name(name)
     if word.startswith("condition/"):
         return word
     return next((ours for ours, theirs in ALIASES.items() if word in theirs), word)
 
 
-def _counted(row: TrialRow, place: str, domain: Domain | None, policy: str | None) -> Trials:
-    successes, trials = number(row, "successes", place), number(row, "trials", place)
+def _expand_counts(row: TrialRow, place: str, domain: Domain | None, policy: str | None) -> Trials:
+    successes, trials = parse_number(row, "successes", place), parse_number(row, "trials", place)
     if not (successes.is_integer() and trials.is_integer() and 0 <= successes <= trials and trials >= 1):
         raise InputError(
-            f"{place}: {row.called('successes')} '{row['successes']}' of {row.called('trials')} "
+            f"{place}: {row.original_name('successes')} '{row['successes']}' of {row.original_name('trials')} "
             f"'{row.get('trials', '')}' are not valid counts. Write whole numbers, such as 8 of 10."
         )
     if trials > _MOST_COUNTED:
         raise InputError(f"{place}: {trials:.0f} trials are more than {_MOST_COUNTED}, the most in a row. Check it.")
     return Trials.of_counts(
-        _policy(row, place, policy),
-        _domain(row, place, domain),
+        _parse_policy(row, place, policy),
+        _parse_domain(row, place, domain),
         int(successes),
         int(trials),
         task=row.get("task", ""),
-        condition=_condition(row),
+        condition=_join_conditions(row),
     )
 
 
-def _policy(row: TrialRow, place: str, default: str | None) -> str:
+def _parse_policy(row: TrialRow, place: str, default: str | None) -> str:
     name = row.get("policy") or default
     if not name:
-        raise InputError(f"{place} names no policy. Write its name in the column {row.called('policy')}.")
+        raise InputError(f"{place} names no policy. Write its name in the column {row.original_name('policy')}.")
     return name
 
 
-def _domain(row: TrialRow, place: str, default: Domain | None) -> Domain:
+def _parse_domain(row: TrialRow, place: str, default: Domain | None) -> Domain:
     word = row.get("domain", "").lower() or default or ""
     word = _DOMAIN_WORDS.get(word, word)
     if word not in DOMAINS:
-        raise InputError(f"{place}: {row.called('domain')} is '{word}'. Write real or sim.")
+        raise InputError(f"{place}: {row.original_name('domain')} is '{word}'. Write real or sim.")
     return word
 
 
-def _condition(row: TrialRow) -> str:
+def _join_conditions(row: TrialRow) -> str:
     several = [
         f"{name.removeprefix('condition/')}={row[name]}" for name in row if name.startswith("condition/") and row[name]
     ]
     return ", ".join(part for part in (row.get("condition", ""), *several) if part)
 
 
-def truth(row: TrialRow, name: str, place: str) -> bool | None:
+def parse_bool(row: TrialRow, name: str, place: str) -> bool | None:
     """Parse a cell such as 1, true, yes or success to a bool; None if the cell is empty.
 
     Raises:
@@ -234,14 +236,14 @@ def truth(row: TrialRow, name: str, place: str) -> bool | None:
     if word in _YES or word in _NO:
         return word in _YES
     between = ", and a partial success as a score" if name == "success" else ""
-    raise InputError(f"{place}: {row.called(name)} is '{text}'. Write 1 or 0{between}.")
+    raise InputError(f"{place}: {row.original_name(name)} is '{text}'. Write 1 or 0{between}.")
 
 
-def _score(row: TrialRow, success: bool | None, place: str) -> float:
-    value = number(row, "score", place)
+def _parse_score(row: TrialRow, success: bool | None, place: str) -> float:
+    value = parse_number(row, "score", place)
     if math.isnan(value):
         if row.get("score"):
-            raise InputError(f"{place}: {row.called('score')} is '{row['score']}', not a number from 0 to 1.")
+            raise InputError(f"{place}: {row.original_name('score')} is '{row['score']}', not a number from 0 to 1.")
         if success is None:
             raise InputError(
                 f"{place} has neither a success nor a score. Leave the row out if the trial did not count."
@@ -249,12 +251,12 @@ def _score(row: TrialRow, success: bool | None, place: str) -> float:
         return float(success)
     if not 0 <= value <= 1:
         raise InputError(
-            f"{place}: {row.called('score')} {value:g} is outside 0 to 1. Divide scores by the maximum score."
+            f"{place}: {row.original_name('score')} {value:g} is outside 0 to 1. Divide scores by the maximum score."
         )
     return value
 
 
-def _lacks(where: str, column: str, known: Any) -> InputError:
+def _missing_column_error(where: str, column: str, known: Any) -> InputError:
     alone = next(iter(known), "")
     split = next((f" Separate cells by commas, not by {name}." for sign, name in _SPLIT.items() if sign in alone), "")
     return InputError(f"{where} has no column {column}. It has: {', '.join(known)}.{split}")
@@ -265,7 +267,7 @@ def is_score_table(rows: Sequence[TrialRow]) -> bool:
     return {"real", "sim"} <= rows[0].keys()
 
 
-def scores_of_rows(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScores, ...]:
+def rows_to_scores(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScores, ...]:
     """Convert rows of mean scores to one `PolicyScores` per task.
 
     Raises:
@@ -277,19 +279,21 @@ def scores_of_rows(rows: Sequence[TrialRow], *, where: str) -> tuple[PolicyScore
     tasks: dict[str, list[int]] = {}
     for at, row in enumerate(rows):
         tasks.setdefault(row.get("task", ""), []).append(at)
-    return tuple(_task(task, [(at + 1, rows[at]) for at in chosen], where) for task, chosen in tasks.items())
+    return tuple(
+        _parse_task_scores(task, [(at + 1, rows[at]) for at in chosen], where) for task, chosen in tasks.items()
+    )
 
 
 def read_scores(path: Path | str) -> tuple[PolicyScores, ...]:
     """Read a table of mean scores, one `PolicyScores` per task.
 
     Raises:
-        InputError: as `scores_of_rows`; the file cannot be read.
+        InputError: as `rows_to_scores`; the file cannot be read.
     """
-    return scores_of_rows(read_rows(Path(path)), where=str(path))
+    return rows_to_scores(read_rows(Path(path)), where=str(path))
 
 
-def _task(task: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScores:
+def _parse_task_scores(task: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScores:
     policies = tuple(row["policy"] for _, row in numbered)
     again = [policy for policy in policies if policies.count(policy) > 1]
     if again:
@@ -298,20 +302,23 @@ def _task(task: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> Po
     if "" in policies:
         raise InputError(f"{where}, row {numbered[policies.index('')][0]} names no policy. Write it in column policy.")
     return PolicyScores(
-        policies=policies, real=_side("real", numbered, where), sim=_side("sim", numbered, where), task=task
+        policies=policies,
+        real=_parse_side_scores("real", numbered, where),
+        sim=_parse_side_scores("sim", numbered, where),
+        task=task,
     )
 
 
-def _side(side: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScoreMatrix:
+def _parse_side_scores(side: str, numbered: Sequence[tuple[int, TrialRow]], where: str) -> PolicyScoreMatrix:
     mean, trials, deviation = [], [], []
     for at, row in numbered:
         place = f"{where}, row {at}"
-        value = number(row, side, place)
+        value = parse_number(row, side, place)
         if not 0 <= value <= 1:
             known = "Divide percents by 100." if value > 1 else "Leave the row out if it is not known."
             raise InputError(f"{place}: {side} score '{row[side]}' is not a number from 0 to 1. {known}")
-        own, spread = number(row, f"{side}_trials", place), number(row, f"{side}_sd", place)
-        count = own if np.isfinite(own) else number(row, "trials", place)
+        own, spread = parse_number(row, f"{side}_trials", place), parse_number(row, f"{side}_sd", place)
+        count = own if np.isfinite(own) else parse_number(row, "trials", place)
         if count <= 0 or np.isinf(count):
             raise InputError(f"{place}: {count:g} trials give no mean score. Leave an unknown number of trials empty.")
         if spread < 0 or np.isinf(spread):

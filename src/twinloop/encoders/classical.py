@@ -29,8 +29,8 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_file
-from twinloop.core.imaging import linear_of
-from twinloop.dataset.media.pictures import Pictures, resized
+from twinloop.core.imaging import srgb_to_linear
+from twinloop.dataset.media.images import Pictures, resize_images
 
 Array = NDArray[np.float32]
 _SIDE = 128
@@ -69,28 +69,30 @@ class ClassicalEncoder:
                 f"Images of {pictures.shape[2]}x{pictures.shape[1]} are too small for classical features, which need "
                 f"sides of {_SMALLEST} pixels or more. Give larger ones, or another --embedding."
             )
-        blocks = features(pictures)
+        blocks = compute_features(pictures)
         return np.concatenate([blocks[name] / scale for name, scale in _SCALES.items()], axis=1)
 
 
-def features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
+def compute_features(pictures: Pictures) -> dict[str, NDArray[np.float64]]:
     """Return the blocks of features by name, ``(n, width)`` each, not yet scaled, of images ``(n, h, w, 3)``."""
-    small = resized(pictures, (_SIDE, _SIDE))
-    lab = lab_of(small)
+    small = resize_images(pictures, (_SIDE, _SIDE))
+    lab = convert_to_lab(small)
     grey = pictures.astype(np.float32) @ (_LUMA / 255.0).astype(np.float32)
     light = lab[..., 0] / 100.0
     blocks = {
-        "colour": np.concatenate([_histogram(lab[..., c], *_REACH[c]) for c in range(3)], axis=1),
-        "layout": _cells(lab, 4).reshape(len(lab), -1),
-        "edges": np.concatenate([_orientations(light, 4, 4), _orientations(_halved(_halved(light)), 2, 8)], axis=1),
-        "texture": np.concatenate([_patterns(grey), _patterns(_halved(grey))], axis=1),
-        "spectrum": _spectrum(grey),
+        "colour": np.concatenate([_compute_histogram(lab[..., c], *_REACH[c]) for c in range(3)], axis=1),
+        "layout": _average_cells(lab, 4).reshape(len(lab), -1),
+        "edges": np.concatenate(
+            [_orientation_histogram(light, 4, 4), _orientation_histogram(_halve_size(_halve_size(light)), 2, 8)], axis=1
+        ),
+        "texture": np.concatenate([_pattern_histogram(grey), _pattern_histogram(_halve_size(grey))], axis=1),
+        "spectrum": _spectrum_features(grey),
         "gist": _gabor_energies(light),
     }
     return {name: np.asarray(block, dtype=np.float64) for name, block in blocks.items()}
 
 
-def lab_of(pictures: Pictures) -> Array:
+def convert_to_lab(pictures: Pictures) -> Array:
     """Convert sRGB images ``(…, 3)`` uint8 to CIE L*a*b* (CIE 15:2004) under illuminant D65."""
     xyz = _linear_table()[pictures] @ (_XYZ / _XYZ.sum(axis=1, keepdims=True)).T.astype(np.float32)
     root = np.where(xyz > (6 / 29) ** 3, np.cbrt(xyz), xyz * ((29 / 6) ** 2 / 3) + 4 / 29)
@@ -100,7 +102,7 @@ def lab_of(pictures: Pictures) -> Array:
 
 @cache
 def _linear_table() -> Array:
-    return linear_of(np.arange(256) / 255.0).astype(np.float32)
+    return srgb_to_linear(np.arange(256) / 255.0).astype(np.float32)
 
 
 @cache
@@ -108,7 +110,7 @@ def _hash() -> str:
     return sha256_file(Path(__file__))
 
 
-def _histogram(values: Array, low: float, high: float) -> Array:
+def _compute_histogram(values: Array, low: float, high: float) -> Array:
     """Return histograms ``(n, bins)`` as square roots of shares; a value is divided between the two nearest bins."""
     n, flat = len(values), values.reshape(len(values), -1)
     place = np.clip((flat - low) / (high - low) * _BINS - 0.5, 0, _BINS - 1)
@@ -120,21 +122,21 @@ def _histogram(values: Array, low: float, high: float) -> Array:
     return np.sqrt(counts.reshape(n, _BINS) / flat.shape[1])
 
 
-def _cells(values: Array, grid: int) -> Array:
+def _average_cells(values: Array, grid: int) -> Array:
     """Return means over the cells of a grid, ``(n, grid, grid, …)``, of square images ``(n, side, side, …)``."""
     step = values.shape[1] // grid
     parts = values.reshape(len(values), grid, step, grid, step, *values.shape[3:])
     return parts.mean(axis=(2, 4))
 
 
-def _halved(values: Array) -> Array:
+def _halve_size(values: Array) -> Array:
     """Halve the height and width of images by averaging 2 × 2 pixels."""
     height, width = (side // 2 * 2 for side in values.shape[1:3])
     even = values[:, :height, :width]
     return (even[:, ::2, ::2] + even[:, 1::2, ::2] + even[:, ::2, 1::2] + even[:, 1::2, 1::2]) * np.float32(0.25)
 
 
-def _orientations(values: Array, grid: int, bins: int) -> Array:
+def _orientation_histogram(values: Array, grid: int, bins: int) -> Array:
     """Return gradient magnitude by cell and unsigned orientation, as square roots of shares, ``(n, grid² · bins)``."""
     down, across = np.gradient(values, axis=(1, 2))
     size = np.hypot(down, across)
@@ -146,7 +148,7 @@ def _orientations(values: Array, grid: int, bins: int) -> Array:
     return np.sqrt(sums / np.maximum(sums.sum(axis=1, keepdims=True), _FLAT * side * side))
 
 
-def _patterns(grey: Array) -> Array:
+def _pattern_histogram(grey: Array) -> Array:
     """Return square roots of the shares ``(n, 10)`` of uniform patterns with 0 to 8 bright neighbours, and others."""
     middle = grey[:, 1:-1, 1:-1]
     around = [(0, 0), (0, 1), (0, 2), (1, 2), (2, 2), (2, 1), (2, 0), (1, 0)]
@@ -154,19 +156,19 @@ def _patterns(grey: Array) -> Array:
     for bit, (y, x) in enumerate(around):
         neighbour = grey[:, y : y + middle.shape[1], x : x + middle.shape[2]]
         code |= (neighbour >= middle).astype(np.uint8) << bit
-    label = _uniform()[code].reshape(len(grey), -1) + 10 * np.arange(len(grey))[:, None]
+    label = _classify_patterns()[code].reshape(len(grey), -1) + 10 * np.arange(len(grey))[:, None]
     return np.sqrt(np.bincount(label.ravel(), minlength=10 * len(grey)).reshape(-1, 10) / label.shape[1])
 
 
 @cache
-def _uniform() -> NDArray[np.intp]:
+def _classify_patterns() -> NDArray[np.intp]:
     """Return the class of each code of 8 neighbours, ``(256,)``: the number of brighter ones if contiguous, else 9."""
     bits = np.arange(256)[:, None] >> np.arange(8) & 1
     changes = (bits != np.roll(bits, 1, axis=1)).sum(axis=1)
     return np.where(changes <= 2, bits.sum(axis=1), 9)
 
 
-def _spectrum(grey: Array) -> Array:
+def _spectrum_features(grey: Array) -> Array:
     """Return log10 of the mean power by frequency band, and its slope over log10 frequency, ``(n, 8)``."""
     height, width = grey.shape[1:3]
     window = np.outer(np.hanning(height), np.hanning(width)).astype(np.float32)
@@ -190,7 +192,7 @@ def _gabor_energies(light: Array) -> Array:
     energies = []
     for passed in _gabor_filters():
         response = np.asarray(scipy.fft.ifft2(spectrum * passed))
-        energies.append(np.sqrt(_cells(response.real**2 + response.imag**2, 2)).reshape(len(light), -1))
+        energies.append(np.sqrt(_average_cells(response.real**2 + response.imag**2, 2)).reshape(len(light), -1))
     return np.concatenate(energies, axis=1)
 
 

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.seeds import generator
-from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import ImageEncoder, open_encoder
+from twinloop.dataset.media.images import Pictures
+from twinloop.encoders.images import ImageEncoder, open_encoder
 from twinloop.encoders.trajectory import ClipArrays, clip_features
 
 Array = NDArray[np.float64]
@@ -156,7 +156,7 @@ def open_clip_encoder(reference: str) -> ClipEncoder:
     if kind == "pictures" and rest:
         return ImageClipEncoder(open_encoder(rest))
     made = CLIP_ENCODERS[reference]()
-    return made if reference in CLIP_ENCODERS.builtin else _checked(made, reference)
+    return made if reference in CLIP_ENCODERS.builtin else _check_encoder(made, reference)
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class _UserEncoder:
         try:
             rows = np.asarray(self.made.encode(clips), dtype=np.float64)
         except Exception as error:  # any error of a user's class is a fault of that class
-            raise InputError(f"{self.reference} fails on {len(clips)} clips: {raised(error)}.") from error
+            raise InputError(f"{self.reference} fails on {len(clips)} clips: {describe_error(error)}.") from error
         if rows.ndim != 2 or len(rows) != len(clips) or not np.isfinite(rows).all():
             raise InputError(
                 f"{self.reference} gives {rows.shape} for {len(clips)} clips; expected ({len(clips)}, d), all finite."
@@ -190,7 +190,7 @@ class _UserEncoder:
         return rows
 
 
-def _checked(made: Any, reference: str) -> ClipEncoder:
+def _check_encoder(made: Any, reference: str) -> ClipEncoder:
     lacking = [name for name in ("name", "hash", "needs", "encode") if not hasattr(made, name)]
     if lacking or made.needs not in ("motion", "pictures"):
         what = f"lacks {', '.join(lacking)}" if lacking else f"has needs = {made.needs!r}"
@@ -275,10 +275,10 @@ class ConvolutionEncoder:
     def encode(self, clips: ClipBatch) -> Array:
         """Return features ``(nclip, 512)`` of the clips' joint positions."""
         series = clips.motion.position
-        columns = [self._kernel(series, number) for number in range(_KERNELS)]
+        columns = [self._apply_kernel(series, number) for number in range(_KERNELS)]
         return np.concatenate(columns, axis=1)
 
-    def _kernel(self, series: Array, number: int) -> Array:
+    def _apply_kernel(self, series: Array, number: int) -> Array:
         """Return the largest value and the share above zero of one kernel, ``(nclip, 2)``."""
         chance = generator(self.seed, "encoders/convolutions", number)
         _, nframe, nchannel = series.shape

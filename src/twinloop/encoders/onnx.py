@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.encoders.pictures import METADATA, NetworkEncoder, require_network, stated_preprocessing
+from twinloop.encoders.images import METADATA, NetworkEncoder, read_preprocessing, require_network
 
 
 def open_onnx(file: Path) -> NetworkEncoder:
@@ -27,7 +27,7 @@ def open_onnx(file: Path) -> NetworkEncoder:
         raise InputError(
             f"{file} has the inputs {', '.join(i.name for i in inputs)}; an encoder has images as its only input."
         )
-    preprocessing = stated_preprocessing(file, session.get_modelmeta().custom_metadata_map.get(METADATA))
+    preprocessing = read_preprocessing(file, session.get_modelmeta().custom_metadata_map.get(METADATA))
     output = preprocessing.output or outputs[0]
     if output not in outputs:
         raise UnknownNameError("output", output, outputs, where=str(file))

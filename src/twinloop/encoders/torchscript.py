@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.extension import require_approved
 from twinloop.core.files import sha256_file
-from twinloop.encoders.pictures import NetworkEncoder, require_network, stated_preprocessing
+from twinloop.encoders.images import NetworkEncoder, read_preprocessing, require_network
 
 
 def open_torch(file: Path) -> NetworkEncoder:
@@ -43,16 +43,16 @@ def open_torch(file: Path) -> NetworkEncoder:
             f"{file} is not TorchScript ({str(error).splitlines()[0]}). Save the module with torch.jit.trace(module, "
             "images).save(FILE); a state dict or a pickled module has no code to run."
         ) from error
-    preprocessing = stated_preprocessing(file)
+    preprocessing = read_preprocessing(file)
 
     def run(batch: NDArray[np.float32]) -> NDArray:
         with torch.inference_mode():
-            return _tensor(module(torch.from_numpy(batch)), preprocessing.output).numpy()
+            return _select_tensor(module(torch.from_numpy(batch)), preprocessing.output).numpy()
 
     return NetworkEncoder(f"torch:{file.name}", file, preprocessing, run)
 
 
-def _tensor(found: Any, output: str) -> Any:
+def _select_tensor(found: Any, output: str) -> Any:
     if isinstance(found, dict):
         return found[output or next(iter(found))]
     return found[0] if isinstance(found, tuple | list) else found

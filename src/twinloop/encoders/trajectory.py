@@ -149,16 +149,18 @@ def trajectory_features(real: ClipArrays, sim: ClipArrays) -> tuple[tuple[ClipFe
         both = [(clips.position[..., column], clips.action[..., column]) for clips in (real, sim)]
         rate, unit = real.rate_hz, real.units[column]
         tracked = real.command == "position"
-        made = _measured(both, rate)
+        made = _motion_features(both, rate)
         kinds = list(_MEASURED)
         if tracked:
-            made += _commanded(both, rate) + _tracked(both, rate)
+            made += _command_features(both, rate) + _tracking_features(both, rate)
             kinds += [*_COMMANDED, *_TRACKING]
         if "grip" in channel or "finger" in channel:
-            made += _gripped(both, rate)
+            made += _gripper_features(both, rate)
             kinds += list(_GRIPPER)
         for (family, kind, of, meaning), values in zip(kinds, made, strict=True):
-            features.append(ClipFeature(channel=channel, family=family, kind=kind, unit=_in(of, unit), meaning=meaning))
+            features.append(
+                ClipFeature(channel=channel, family=family, kind=kind, unit=_format_unit(of, unit), meaning=meaning)
+            )
             columns.append(values)
     kept = [i for i, pair in enumerate(columns) if np.isfinite(pair[0]).all() and _varies(pair)]
     tables = [np.stack([columns[i][side] for i in kept], axis=1) for side in (0, 1)]
@@ -175,15 +177,15 @@ def clip_features(clips: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array]:
     columns: list[Array] = []
     for column, channel in enumerate(clips.channels):
         side = [(clips.position[..., column], clips.action[..., column])]
-        found = dict(zip(_MEASURED, (values[0] for values in _measured(side, clips.rate_hz)), strict=True))
+        found = dict(zip(_MEASURED, (values[0] for values in _motion_features(side, clips.rate_hz)), strict=True))
         made = [(row, found[row]) for row in _ALONE]
         if clips.command == "position":
             ((position, action),) = side
-            commanded = [values[0] for values in _commanded(side, clips.rate_hz)]
+            commanded = [values[0] for values in _command_features(side, clips.rate_hz)]
             made += zip(_COMMANDED, commanded, strict=True)
             made += zip(_TRACKING[:2], [(action - position).mean(axis=1), _rms(action - position)], strict=True)
         for (family, kind, of, meaning), values in made:
-            unit = _in(of, clips.units[column])
+            unit = _format_unit(of, clips.units[column])
             features.append(ClipFeature(channel=channel, family=family, kind=kind, unit=unit, meaning=meaning))
             columns.append(values)
     return tuple(features), np.stack(columns, axis=1)
@@ -192,7 +194,7 @@ def clip_features(clips: ClipArrays) -> tuple[tuple[ClipFeature, ...], Array]:
 Pairs = list[tuple[Array, Array]]
 
 
-def _measured(both: Pairs, rate: float) -> Pairs:
+def _motion_features(both: Pairs, rate: float) -> Pairs:
     sides = []
     speeds = [np.diff(position, axis=1) * rate for position, _ in both]
     fastest = max(float(_rms(speed).max()) for speed in speeds)
@@ -207,20 +209,20 @@ def _measured(both: Pairs, rate: float) -> Pairs:
                 (np.abs(speed) <= _AT_REST * fastest).mean(axis=1),
                 _rms(acceleration),
                 _rms(np.diff(acceleration, axis=1) * rate),
-                *_bands(position, rate),
+                *_band_rms(position, rate),
             ]
         )
     return list(zip(*sides, strict=True))
 
 
-def _commanded(both: Pairs, rate: float) -> Pairs:
+def _command_features(both: Pairs, rate: float) -> Pairs:
     sides = [[action.mean(axis=1), _rms(np.diff(action, axis=1) * rate)] for _, action in both]
     return list(zip(*sides, strict=True))
 
 
-def _tracked(both: Pairs, rate: float) -> Pairs:
+def _tracking_features(both: Pairs, rate: float) -> Pairs:
     least = _MOVING * max(float(np.ptp(np.concatenate([action.ravel() for _, action in both]))), 1e-12)
-    lags = [_lags(action, position, rate, least) for position, action in both]
+    lags = [_estimate_lags(action, position, rate, least) for position, action in both]
     known = np.concatenate(lags)
     middle = float(np.median(known[~np.isnan(known)])) if not np.isnan(known).all() else np.nan
     sides = [
@@ -230,7 +232,7 @@ def _tracked(both: Pairs, rate: float) -> Pairs:
     return list(zip(*sides, strict=True))
 
 
-def _lags(action: Array, position: Array, rate: float, least: float) -> Array:
+def _estimate_lags(action: Array, position: Array, rate: float, least: float) -> Array:
     """Return the lag of each clip's position behind its command in s, ``(nclip,)``; NaN if either moves too little.
 
     The lag is the delay with the smallest variance of command − position, refined between frames by a parabola. Every
@@ -249,25 +251,25 @@ def _lags(action: Array, position: Array, rate: float, least: float) -> Array:
     return np.where(moves & (np.ptp(position, axis=1) > 0), (best + shift) / rate, np.nan)
 
 
-def _gripped(both: Pairs, rate: float) -> Pairs:
+def _gripper_features(both: Pairs, rate: float) -> Pairs:
     every = np.concatenate([position.ravel() for position, _ in both])
     low, span = float(every.min()), max(float(np.ptp(every)), 1e-12)
     sides = []
     for position, _ in both:
-        closed = np.array([_hysteresis((clip - low) / span) for clip in position])
+        closed = np.array([_find_closed_frames((clip - low) / span) for clip in position])
         closings = np.sum(closed[:, 1:] & ~closed[:, :-1], axis=1) * rate / position.shape[1]
         sides.append([closings, closed.mean(axis=1)])
     return list(zip(*sides, strict=True))
 
 
-def _hysteresis(share: Array) -> NDArray[np.bool_]:
+def _find_closed_frames(share: Array) -> NDArray[np.bool_]:
     """Return whether a gripper is closed per frame: from a fall below `_CLOSED` until a rise above `_OPEN`."""
     told = np.where(share <= _CLOSED, 1, np.where(share >= _OPEN, 0, -1))
     last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
     return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
 
 
-def _bands(position: Array, rate: float) -> list[Array]:
+def _band_rms(position: Array, rate: float) -> list[Array]:
     """Return the root mean square of each band, ``(nclip,)`` each, after a linear trend is removed from every clip."""
     nframe = position.shape[1]
     time = np.linspace(-1.0, 1.0, nframe)
@@ -287,5 +289,5 @@ def _varies(pair: tuple[Array, Array]) -> bool:
     return bool(np.ptp(both) > 1e-9 * max(1e-12, float(np.abs(both).max())))
 
 
-def _in(of: str, unit: str) -> str:
+def _format_unit(of: str, unit: str) -> str:
     return unit + of[1:] if of.startswith("u") else of

@@ -16,7 +16,7 @@ from twinloop.envs.options import EnvOptions
 from twinloop.envs.single import TwinEnv
 from twinloop.envs.vector import TwinVectorEnv
 from twinloop.tasks.goals import goal_names
-from twinloop.twin.library import ARMS
+from twinloop.twin.robot_names import ARMS
 
 __all__ = ["IDS", "EnvOptions", "TwinEnv", "TwinVectorEnv"]
 

@@ -136,7 +136,7 @@ class WorldBatch:
         self.command = command
         self.steps += 1
         self.state = self._simulation.state
-        self._monitor.look(self._simulation, self.state)
+        self._monitor.check_worlds(self._simulation, self.state)
 
     @property
     def valid(self) -> NDArray[np.bool_]:
@@ -144,11 +144,11 @@ class WorldBatch:
         return self._monitor.valid & (self._refused == "")
 
     @property
-    def reasons(self) -> NDArray[np.object_]:
+    def invalid_reasons(self) -> NDArray[np.object_]:
         """Reason why each world is invalid, empty if it is valid, ``(num_envs,)``."""
         return np.where(self._refused == "", np.array(self._monitor.reason, dtype=object), self._refused)
 
     @property
-    def params_now(self) -> ParamTable:
+    def current_params(self) -> ParamTable:
         """The parameters of each world at its next step."""
         return self.params.at(self.steps)

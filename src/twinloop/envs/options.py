@@ -13,7 +13,7 @@ import numpy as np
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.randomize import Plan, read_identified, section_plan
-from twinloop.rollout.photographer import WorldCamera
+from twinloop.rollout.world_camera import WorldCamera
 from twinloop.tasks import DEFAULT_TASK, Task
 from twinloop.twin import Twin
 
@@ -26,7 +26,7 @@ _WHERE = "the options of an environment"
 _OF_A_RUN = ("adaptive", "design")  # sections that need a known number of episodes
 
 
-def whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
+def require_whole_number(name: str, value: Any, *, least: int, why: str, most: int | None = None) -> None:
     """Check that a value is a whole number from ``least`` to ``most`` (None: no upper limit).
 
     Raises:
@@ -89,10 +89,14 @@ class EnvOptions:
         if not (isinstance(self.delta, int | float) and 0 < self.delta <= 1):
             raise InputError(f"delta = {self.delta!r} is not a part of a joint's range; give a number in (0, 1].")
         if self.max_episode_steps is not None:
-            whole_number("max_episode_steps", self.max_episode_steps, least=1, why="an episode has at least one step")
+            require_whole_number(
+                "max_episode_steps", self.max_episode_steps, least=1, why="an episode has at least one step"
+            )
         for name in ("height", "width"):
-            whole_number(name, getattr(self, name), least=16, why="an image has 16 to 8192 pixels per side", most=8192)
-        whole_number("nthread", self.nthread, least=0, why="0 uses every core")
+            require_whole_number(
+                name, getattr(self, name), least=16, why="an image has 16 to 8192 pixels per side", most=8192
+            )
+        require_whole_number("nthread", self.nthread, least=0, why="0 uses every core")
         if not isinstance(self.report_params, bool):
             raise InputError(f"report_params = {self.report_params!r}: True or False is expected.")
         cameras = (self.cameras,) if isinstance(self.cameras, str) else self.cameras
@@ -148,7 +152,7 @@ class EnvOptions:
         )
 
 
-def open_photographer(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
+def open_world_camera(plan: Plan, options: EnvOptions) -> tuple[WorldCamera, str]:
     """Return the renderer of an environment's images, and the name of the camera for ``render``, or "".
 
     Raises:

@@ -39,12 +39,18 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
         """Begin an episode; see `TwinVectorEnv.reset`."""
         super().reset(seed=seed)
         observation, infos = self._vector.reset(seed=seed, options=options)
-        return _only(observation), _only_info(infos)
+        return _drop_world_axis(observation), _drop_info_axis(infos)
 
     def step(self, action: NDArray[np.floating]) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         """Run one control step; see `TwinVectorEnv.step`."""
         observation, reward, terminated, truncated, infos = self._vector.step(np.asarray(action)[None])
-        return _only(observation), float(reward[0]), bool(terminated[0]), bool(truncated[0]), _only_info(infos)
+        return (
+            _drop_world_axis(observation),
+            float(reward[0]),
+            bool(terminated[0]),
+            bool(truncated[0]),
+            _drop_info_axis(infos),
+        )
 
     def render(self) -> NDArray[np.uint8] | None:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Return an image ``(height, width, 3)``, or None without a render mode."""
@@ -76,16 +82,16 @@ class TwinEnv(gymnasium.Env[Any, NDArray[np.floating]]):
         return self._vector.task_description
 
 
-def _only(observation: Any) -> Any:
+def _drop_world_axis(observation: Any) -> Any:
     if isinstance(observation, dict):
-        return {name: _only(value) for name, value in observation.items()}
+        return {name: _drop_world_axis(value) for name, value in observation.items()}
     return observation[0]
 
 
-def _only_info(infos: dict[str, Any]) -> dict[str, Any]:
+def _drop_info_axis(infos: dict[str, Any]) -> dict[str, Any]:
     """Return the infos of the only environment, without masks."""
     return {
-        name: _only_info(value) if isinstance(value, dict) else value[0]
+        name: _drop_info_axis(value) if isinstance(value, dict) else value[0]
         for name, value in infos.items()
         if not name.startswith("_")
     }

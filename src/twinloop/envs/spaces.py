@@ -29,10 +29,10 @@ class ObservationEncoder:
         """Create the encoder; ``truth_names`` are the names of the true quantities in ``state`` observations."""
         self._twin, self._kind = twin, options.observation
         self._qvel = state_columns(self._twin.model, mujoco.mjtState.mjSTATE_QVEL)
-        self.names = _names(self._twin, options.observation, truth_names)
-        self.space = self._space(options)
+        self.names = _list_names(self._twin, options.observation, truth_names)
+        self.space = self._make_space(options)
 
-    def _space(self, options: EnvOptions) -> spaces.Space[Any]:
+    def _make_space(self, options: EnvOptions) -> spaces.Space[Any]:
         flat = spaces.Box(-np.inf, np.inf, (len(self.names),), np.float32)
         if self._kind != "lerobot":
             return flat
@@ -41,7 +41,7 @@ class ObservationEncoder:
         parts: dict[str, spaces.Space[Any]] = {"agent_pos": flat}
         return spaces.Dict({**parts, "pixels": spaces.Dict(pictures)} if pictures else parts)
 
-    def observe(
+    def encode_observations(
         self,
         states: NDArray[np.float64],
         readings: NDArray[np.float64],
@@ -58,12 +58,12 @@ class ObservationEncoder:
             pictures: images by camera, for ``lerobot`` observations with cameras.
         """
         if self._kind == "lerobot":
-            seen: dict[str, Any] = {"agent_pos": _finite(self._twin.units.from_si(readings))}
+            seen: dict[str, Any] = {"agent_pos": _replace_non_finite(self._twin.units.from_si(readings))}
             return {**seen, "pixels": pictures} if pictures else seen
         parts = [readings, command]
         if self._kind == "state":
             parts += [states[:, self._qvel][:, self._twin.joint_qvel], truth]
-        return _finite(np.concatenate(parts, axis=1))
+        return _replace_non_finite(np.concatenate(parts, axis=1))
 
 
 class ActionDecoder:
@@ -75,7 +75,7 @@ class ActionDecoder:
 
     def __init__(self, twin: Twin, options: EnvOptions) -> None:
         self._twin, self._kind = twin, options.action
-        self._low, self._high = _limits(twin)
+        self._low, self._high = _find_command_limits(twin)
         self._step = options.delta * (self._high - self._low)
         ones = np.ones(len(self._low), dtype=np.float32)
         self.space = spaces.Box(-ones, ones, dtype=np.float32)
@@ -83,7 +83,7 @@ class ActionDecoder:
             ends = np.sort(np.stack([twin.units.from_si(self._low), twin.units.from_si(self._high)]), axis=0)
             self.space = spaces.Box(*ends.astype(np.float32), dtype=np.float32)
 
-    def command(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
+    def decode_actions(self, action: NDArray[np.floating], before: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the commands of actions after the commands ``before``.
 
         Scaled actions are clipped to [-1, 1] and targets to the joints' ranges; ``dataset`` actions are not clipped, as
@@ -98,7 +98,7 @@ class ActionDecoder:
         return self._low + 0.5 * (scaled + 1.0) * (self._high - self._low)
 
 
-def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _find_command_limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the limits of commands: those of the joints, or of the actuators of a torque-controlled robot."""
     if twin.robot.control == "torque":
         limits, limited = twin.model.actuator_ctrlrange, twin.model.actuator_ctrllimited.astype(bool)
@@ -113,7 +113,7 @@ def _limits(twin: Twin) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return limits[:, 0].copy(), limits[:, 1].copy()
 
 
-def _names(twin: Twin, kind: str, truth: tuple[str, ...]) -> tuple[str, ...]:
+def _list_names(twin: Twin, kind: str, truth: tuple[str, ...]) -> tuple[str, ...]:
     joints = twin.robot.joints
     names = [f"{joint}/reading" for joint in joints]
     if kind == "lerobot":
@@ -125,5 +125,5 @@ def _names(twin: Twin, kind: str, truth: tuple[str, ...]) -> tuple[str, ...]:
     return (*names, *truth)
 
 
-def _finite(values: NDArray[np.float64]) -> NDArray[np.float32]:
+def _replace_non_finite(values: NDArray[np.float64]) -> NDArray[np.float32]:
     return np.nan_to_num(values.astype(np.float32), nan=0.0, posinf=0.0, neginf=0.0)

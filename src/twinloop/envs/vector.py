@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.envs.batch import PlannedEpisodes, WorldBatch
-from twinloop.envs.options import EnvOptions, open_photographer, whole_number
+from twinloop.envs.options import EnvOptions, open_world_camera, require_whole_number
 from twinloop.envs.spaces import ActionDecoder, ObservationEncoder, Pictures
 from twinloop.rollout.sensing import JointReadings
 from twinloop.simulate import open_backend
@@ -27,29 +27,32 @@ Infos = dict[str, Any]
 _KEYS = ("is_success", "episode_number", "elapsed_steps", "invalid")
 
 
-def world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
+def make_world_infos(worlds: WorldBatch, success: NDArray[np.bool_], envs: NDArray[np.intp]) -> Infos:
     """Return the infos of some environments; ``success`` has one value per environment."""
     done = np.zeros(len(worlds.steps), dtype=bool)
     done[envs] = success
-    values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.reasons)
+    values = (done & worlds.valid, worlds.numbers.copy(), worlds.steps.copy(), worlds.invalid_reasons)
     infos: Infos = dict(zip(_KEYS, values, strict=True))
-    return infos | {f"_{name}": _masked(worlds, envs) for name in _KEYS}
+    return infos | {f"_{name}": _make_mask(worlds, envs) for name in _KEYS}
 
 
-def drawn_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
+def make_param_infos(worlds: WorldBatch, envs: NDArray[np.intp]) -> Infos:
     """Return the drawn parameters of some environments, by name."""
     names = worlds.params.names
     params = {name: worlds.params[name].copy() for name in names}
-    return {"params": params | {f"_{name}": _masked(worlds, envs) for name in names}, "_params": _masked(worlds, envs)}
+    return {
+        "params": params | {f"_{name}": _make_mask(worlds, envs) for name in names},
+        "_params": _make_mask(worlds, envs),
+    }
 
 
-def with_final(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np.intp]) -> Infos:
+def merge_final_infos(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np.intp]) -> Infos:
     """Return the infos of a step in which some environments ended and restarted.
 
     Args:
         fresh: infos of those that restarted.
         last: infos of all, before the restart.
-        final: last observations, see `final_rows`.
+        final: last observations, see `collect_final_rows`.
         ended: the environments that ended.
     """
     mask = np.zeros(len(final), dtype=bool)
@@ -62,30 +65,30 @@ def with_final(fresh: Infos, last: Infos, final: NDArray[Any], ended: NDArray[np
     return merged | {"final_obs": final, "_final_obs": mask, "final_info": final_info, "_final_info": mask.copy()}
 
 
-def final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) -> NDArray[Any]:
+def collect_final_rows(observation: Any, envs: NDArray[np.intp], num_envs: int) -> NDArray[Any]:
     """Return the observations of some environments as objects ``(num_envs,)``, None for the others."""
     rows = np.full(num_envs, None, dtype=object)
     for env in envs:
-        rows[env] = _row(observation, int(env))
+        rows[env] = _copy_row(observation, int(env))
     return rows
 
 
-def put_rows(observation: Any, envs: NDArray[np.intp], rows: Any) -> None:
+def replace_rows(observation: Any, envs: NDArray[np.intp], rows: Any) -> None:
     """Replace the observations of some environments in place."""
     if isinstance(observation, dict):
         for name, value in observation.items():
-            put_rows(value, envs, rows[name])
+            replace_rows(value, envs, rows[name])
         return
     observation[envs] = rows
 
 
-def _row(observation: Any, env: int) -> Any:
+def _copy_row(observation: Any, env: int) -> Any:
     if isinstance(observation, dict):
-        return {name: _row(value, env) for name, value in observation.items()}
+        return {name: _copy_row(value, env) for name, value in observation.items()}
     return observation[env].copy()
 
 
-def _masked(worlds: WorldBatch, envs: NDArray[np.intp]) -> NDArray[np.bool_]:
+def _make_mask(worlds: WorldBatch, envs: NDArray[np.intp]) -> NDArray[np.bool_]:
     mask = np.zeros(len(worlds.steps), dtype=bool)
     mask[envs] = True
     return mask
@@ -115,10 +118,10 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "autoreset_mode": AutoresetMode.NEXT_STEP}  # noqa: RUF012
 
     def __init__(self, num_envs: int = 1, **options: Any) -> None:
-        whole_number("num_envs", num_envs, least=1, why="at least one environment is needed")
+        require_whole_number("num_envs", num_envs, least=1, why="at least one environment is needed")
         self.num_envs, self.options = num_envs, EnvOptions.of(options)
         self.twin = self.options.twin if isinstance(self.options.twin, Twin) else load_twin(self.options.twin)
-        self._mode = _autoreset(self.options.autoreset_mode)
+        self._mode = _parse_autoreset_mode(self.options.autoreset_mode)
         self.goal = open_goal(self.options.goal, self.twin, num_envs)
         self._plan = self.options.plan(self.twin, self.goal.task)
         self._backend = open_backend(self.options.backend, nthread=self.options.nthread)
@@ -130,7 +133,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         )
         self.metadata = {**self.metadata, "autoreset_mode": self._mode, "render_fps": round(self.twin.control_hz)}
         self.render_mode = self.options.render_mode
-        self._photographer, self._camera = open_photographer(self._plan, self.options)
+        self._photographer, self._camera = open_world_camera(self._plan, self.options)
         self.single_observation_space, self.single_action_space = self._observer.space, self._commander.space
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -153,14 +156,14 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         Raises:
             InputError: numbers or a mask do not fit.
         """
-        options = _reset_options(options)
+        options = _check_reset_options(options)
         episodes = options.get("episodes")
         if seed is not None and not isinstance(seed, int | np.integer):
             seed, episodes = 0, seed
         if seed is not None and not 0 <= seed < 2**63:
             raise InputError(f"seed = {seed}: a run seed is a whole number from 0 to 2^63 − 1.")
         super().reset(seed=None if seed is None else int(seed))
-        mask = _checked_mask(options.get("reset_mask"), self.num_envs)
+        mask = _check_mask(options.get("reset_mask"), self.num_envs)
         if self._worlds is None or seed is not None or episodes is not None:
             if mask is not None:
                 raise InputError("reset_mask works only without a seed, without episodes, and after a first reset.")
@@ -173,8 +176,8 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         verdict = self._judge(worlds, begun, begin=True)
         self._over[begun] = False
         if len(begun) < self.num_envs:
-            return self._observe(worlds, self._all, None), self._infos(worlds, verdict, begun, first=begun)
-        return self._observe(worlds, begun, verdict), self._infos(worlds, verdict, begun, first=begun)
+            return self._observe(worlds, self._all, None), self._make_infos(worlds, verdict, begun, first=begun)
+        return self._observe(worlds, begun, verdict), self._make_infos(worlds, verdict, begun, first=begun)
 
     def step(
         self, actions: NDArray[np.floating]
@@ -186,8 +189,8 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             gymnasium.error.ResetNeeded: before the first reset, or if an environment has ended and autoreset is
                 disabled.
         """
-        worlds, again = self._ready(), np.flatnonzero(self._over)
-        worlds.advance(self._commander.command(self._checked(actions), worlds.command))
+        worlds, again = self._require_worlds(), np.flatnonzero(self._over)
+        worlds.advance(self._commander.decode_actions(self._check_actions(actions), worlds.command))
         if len(again):
             worlds.restart(again)
         before = self._potential.copy()
@@ -198,17 +201,17 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         if self.options.reward == "dense":
             rewards = rewards + np.where(self._over | ~worlds.valid, 0.0, self._potential - before)
         self._over = terminated | truncated
-        infos = self._infos(worlds, verdict, self._all, first=again)
+        infos = self._make_infos(worlds, verdict, self._all, first=again)
         observation = self._observe(worlds, self._all, verdict)
         if self._mode is AutoresetMode.SAME_STEP and self._over.any():
-            infos = self._same_step(worlds, observation, infos)
+            infos = self._restart_same_step(worlds, observation, infos)
         return observation, rewards.astype(np.float64), terminated, truncated, infos
 
     def render(self) -> tuple[NDArray[np.uint8], ...] | None:
         """Return an image ``(height, width, 3)`` of every environment, or None without a render mode."""
         if self.render_mode is None:
             return None
-        return tuple(self._pictures(self._ready(over=True), self._all)[self._camera])
+        return tuple(self._render_images(self._require_worlds(over=True), self._all)[self._camera])
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """Return an attribute or the result of a method once per environment, as `SyncVectorEnv.call` does."""
@@ -233,7 +236,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         Raises:
             gymnasium.error.ResetNeeded: before the first reset.
         """
-        return self._ready(over=True)
+        return self._require_worlds(over=True)
 
     @property
     def observation_names(self) -> tuple[str, ...]:
@@ -267,7 +270,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         self._worlds = WorldBatch(self.twin, self._backend, source, self.num_envs, self._limit)
         return self._worlds
 
-    def _ready(self, *, over: bool = False) -> WorldBatch:
+    def _require_worlds(self, *, over: bool = False) -> WorldBatch:
         if self._worlds is None:
             raise gymnasium.error.ResetNeeded("Call reset() first; there is no world yet.")
         if not over and self._mode is AutoresetMode.DISABLED and self._over.any():
@@ -277,7 +280,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
             )
         return self._worlds
 
-    def _checked(self, actions: Any) -> NDArray[np.floating]:
+    def _check_actions(self, actions: Any) -> NDArray[np.floating]:
         values = np.asarray(actions)
         wanted = (self.num_envs, *(self.single_action_space.shape or ()))
         if values.shape != wanted:
@@ -288,7 +291,7 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
 
     def _judge(self, worlds: WorldBatch, envs: NDArray[np.intp], *, begin: Any) -> GoalState:
         states = worlds.state if len(envs) == self.num_envs else worlds.state[envs]
-        verdict = self.goal.look(states, envs, begin=begin)
+        verdict = self.goal.evaluate_states(states, envs, begin=begin)
         self._potential[envs] = verdict.potential
         return verdict
 
@@ -297,32 +300,32 @@ class TwinVectorEnv(VectorEnv[Any, NDArray[np.floating], NDArray[Any]]):
         if len(envs) < self.num_envs:
             states, params = states[envs], params.take(envs)
         truth = self.goal.truth(states) if verdict is None else verdict.truth
-        readings = self._readings.now(states, params, worlds.steps[envs], envs)
-        pictures = self._pictures(worlds, envs) if self.options.cameras else {}
+        readings = self._readings.read_joints(states, params, worlds.steps[envs], envs)
+        pictures = self._render_images(worlds, envs) if self.options.cameras else {}
         shown = {name: pictures[name] for name in self.options.cameras}
-        return self._observer.observe(states, readings, worlds.command[envs], truth, shown)
+        return self._observer.encode_observations(states, readings, worlds.command[envs], truth, shown)
 
-    def _same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
+    def _restart_same_step(self, worlds: WorldBatch, observation: Any, infos: Infos) -> Infos:
         """Restart the environments that have ended, in place in ``observation``; return infos with the final ones."""
         ended = np.flatnonzero(self._over)
-        final = final_rows(observation, ended, self.num_envs)
+        final = collect_final_rows(observation, ended, self.num_envs)
         worlds.restart(ended)
         verdict = self._judge(worlds, ended, begin=True)
-        put_rows(observation, ended, self._observe(worlds, ended, verdict))
+        replace_rows(observation, ended, self._observe(worlds, ended, verdict))
         self._over = np.zeros(self.num_envs, dtype=bool)
-        return with_final(self._infos(worlds, verdict, ended, first=ended), infos, final, ended)
+        return merge_final_infos(self._make_infos(worlds, verdict, ended, first=ended), infos, final, ended)
 
-    def _infos(
+    def _make_infos(
         self, worlds: WorldBatch, verdict: GoalState, envs: NDArray[np.intp], *, first: NDArray[np.intp]
     ) -> Infos:
-        infos = world_infos(worlds, verdict.success, envs)
-        return infos | drawn_infos(worlds, first) if self.options.report_params and len(first) else infos
+        infos = make_world_infos(worlds, verdict.success, envs)
+        return infos | make_param_infos(worlds, first) if self.options.report_params and len(first) else infos
 
-    def _pictures(self, worlds: WorldBatch, envs: NDArray[np.intp]) -> Pictures:
-        return self._photographer.pictures(worlds.state[envs], worlds.params_now.take(envs))
+    def _render_images(self, worlds: WorldBatch, envs: NDArray[np.intp]) -> Pictures:
+        return self._photographer.take_images(worlds.state[envs], worlds.current_params.take(envs))
 
 
-def _autoreset(value: Any) -> AutoresetMode:
+def _parse_autoreset_mode(value: Any) -> AutoresetMode:
     if isinstance(value, AutoresetMode):
         return value
     modes = {mode.value: mode for mode in AutoresetMode}
@@ -331,7 +334,7 @@ def _autoreset(value: Any) -> AutoresetMode:
     return modes[value]
 
 
-def _reset_options(options: Any) -> dict[str, Any]:
+def _check_reset_options(options: Any) -> dict[str, Any]:
     if options is not None and not isinstance(options, dict):
         raise InputError(f"The options of reset are a mapping, such as {{'episodes': [0, 1]}}; given {options!r:.60}.")
     for key in options or {}:
@@ -341,7 +344,7 @@ def _reset_options(options: Any) -> dict[str, Any]:
     return options or {}
 
 
-def _checked_mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:
+def _check_mask(value: Any, num_envs: int) -> NDArray[np.bool_] | None:
     if value is None:
         return None
     mask = np.asarray(value)

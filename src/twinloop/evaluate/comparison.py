@@ -20,11 +20,11 @@ from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.seeds import generator
-from twinloop.evaluate.acting import Candidate
+from twinloop.evaluate.candidates import Candidate
 from twinloop.evaluate.run import Arena, Row, Trial
 from twinloop.stats import Interval, PairedCounts, SequentialTest, check_margin, mcnemar
 from twinloop.stats.interval import check_level
-from twinloop.stats.sequential import log_e_pairs, running_p, sequential_pairs
+from twinloop.stats.sequential import log_e_pairs, running_p_values, sequential_pairs
 
 Answer = Literal["better", "worse", "equivalent", "undecided"]
 FIRST = 32  # pairs of the first batch; each further batch is as large as all before together, at most `MOST`
@@ -61,13 +61,13 @@ class PairedComparison:
         return self.test.interval
 
     @property
-    def discordant(self) -> tuple[int, int]:
+    def discordant_counts(self) -> tuple[int, int]:
         """Numbers of pairs won only by a, and only by b."""
         return self.counts.only_a, self.counts.only_b
 
-    def words(self) -> str:
+    def format_sentence(self) -> str:
         """Return the answer, its p-value, pairs and interval as a sentence."""
-        i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant
+        i, n, only_a, only_b = self.interval, self.counts.pairs, *self.discordant_counts
         ends = f"p_a - p_b = {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}], valid at every look"
         pairs = f"of {n} pairs {only_a} were won by {self.a} alone and {only_b} by {self.b} alone"
         p = f"p ≤ {float(self.test.p_value[-1]):.2g}"
@@ -98,12 +98,12 @@ class PairedComparison:
             "counts": vars(self.counts),
             "interval": self.interval.to_json(),
             "by_slice": {name: list(row) for name, row in self.by_slice.items()},
-            "words": self.words(),
+            "words": self.format_sentence(),
             "test": self.test.to_json(),
         }
 
 
-def decide(
+def compare_outcomes(
     a: Flags,
     b: Flags,
     *,
@@ -122,7 +122,7 @@ def decide(
         check_margin(margin)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     test = sequential_pairs(first, second, level=1 - alpha)
-    margins = None if margin is None else _running_margins(first, second, margin)
+    margins = None if margin is None else _compute_running_margin_p(first, second, margin)
     differs, equal = test.stopped, None
     if margins is not None and (margins <= alpha).any():
         equal = int(np.argmax(margins <= alpha)) + 1
@@ -131,7 +131,7 @@ def decide(
         answer = "better" if (first - second)[:differs].sum() > 0 else "worse"
     elif equal is not None:
         answer = "equivalent"
-    counts = _counts(first, second)
+    counts = _count_pairs(first, second)
     by_slice: dict[str, tuple[int, int, int]] = {}
     for name, x, y in zip(slices, first, second, strict=False):
         pairs, only_a, only_b = by_slice.get(name, (0, 0, 0))
@@ -151,21 +151,21 @@ def decide(
     )
 
 
-def _running_margins(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
+def _compute_running_margin_p(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> NDArray[np.float64]:
     """Return the running p-value of a difference as large as the margin, on either side, after each pair."""
     return np.maximum(
-        running_p(log_e_pairs(a, b, difference=-margin, alternative="greater")),
-        running_p(log_e_pairs(a, b, difference=margin, alternative="less")),
+        running_p_values(log_e_pairs(a, b, difference=-margin, alternative="greater")),
+        running_p_values(log_e_pairs(a, b, difference=margin, alternative="less")),
     )
 
 
-def _counts(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
+def _count_pairs(a: NDArray[np.float64], b: NDArray[np.float64]) -> PairedCounts:
     won, other = a > 0, b > 0
     pairs = {"both": won & other, "only_a": won & ~other, "only_b": ~won & other, "neither": ~won & ~other}
     return PairedCounts(**{name: int(there.sum()) for name, there in pairs.items()})
 
 
-def drawn_trials(arena: Arena) -> Iterator[Trial]:
+def draw_trials(arena: Arena) -> Iterator[Trial]:
     """Yield an endless series of trials, each from a slice drawn with equal probability; none occurs twice."""
     slices, used = arena.suite.slices, dict.fromkeys((item.name for item in arena.suite.slices), 0)
     random = generator(arena.run_seed, f"compare/{arena.suite.name}")
@@ -200,7 +200,7 @@ def compare_running(
         check_margin(margin)
     if most < 1:
         raise InputError(f"At most {most} pairs cannot give a decision. Allow at least one.")
-    names, source = _distinct(a.name, b.name), drawn_trials(arena)
+    names, source = _make_names_distinct(a.name, b.name), draw_trials(arena)
     trials: list[Trial] = []
     rows_a: list[Row] = []
     rows_b: list[Row] = []
@@ -213,17 +213,17 @@ def compare_running(
         won_a, won_b = (np.array([row["success"] and row["valid"] for row in rows]) for rows in (rows_a, rows_b))
         if done is not None:
             done(len(trials), int((won_a & ~won_b).sum()), int((won_b & ~won_a).sum()))
-        if len(trials) >= most or settled(won_a, won_b, alpha=alpha, margin=margin):
+        if len(trials) >= most or is_decided(won_a, won_b, alpha=alpha, margin=margin):
             where = [item.name for item, _ in trials]
-            return decide(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where), rows_a, rows_b
+            return compare_outcomes(won_a, won_b, names=names, alpha=alpha, margin=margin, slices=where), rows_a, rows_b
 
 
-def settled(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
-    """Return whether the pairs give a decision, by the rules of `decide`."""
+def is_decided(a: Flags, b: Flags, *, alpha: float, margin: float | None) -> bool:
+    """Return whether the pairs give a decision, by the rules of `compare_outcomes`."""
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
-    if running_p(log_e_pairs(first, second))[-1] <= alpha:
+    if running_p_values(log_e_pairs(first, second))[-1] <= alpha:
         return True
-    return margin is not None and bool(_running_margins(first, second, margin)[-1] <= alpha)
+    return margin is not None and bool(_compute_running_margin_p(first, second, margin)[-1] <= alpha)
 
 
 def compare_stored(
@@ -237,8 +237,8 @@ def compare_stored(
     Raises:
         InputError: domain, suite, seed, twin or task differ, or there is no common trial.
     """
-    _check_alike(a, b)
-    first, second = _outcomes(a), _outcomes(b)
+    _check_comparable(a, b)
+    first, second = _read_outcomes(a), _read_outcomes(b)
     shared = [key for key in first if key in second]
     if not shared:
         raise InputError(
@@ -247,11 +247,13 @@ def compare_stored(
         )
     keys = [shared[i] for i in generator(seed, "compare/stored").permutation(len(shared))]
     flags = [np.array([side[key] for key in keys]) for side in (first, second)]
-    names = _distinct(a.policy, b.policy)
-    return decide(flags[0], flags[1], names=names, alpha=alpha, margin=margin, slices=[key[0] for key in keys])
+    names = _make_names_distinct(a.policy, b.policy)
+    return compare_outcomes(
+        flags[0], flags[1], names=names, alpha=alpha, margin=margin, slices=[key[0] for key in keys]
+    )
 
 
-def _check_alike(a: Evaluation, b: Evaluation) -> None:
+def _check_comparable(a: Evaluation, b: Evaluation) -> None:
     facts = {"domain": "domain", "suite": "suite", "run seed": "run_seed", "task": "task", "twin": "twin_hash"}
     unlike = [
         f"{word} {getattr(a, key) or 'none'!s:.16} and {getattr(b, key) or 'none'!s:.16}"
@@ -268,10 +270,10 @@ def _check_alike(a: Evaluation, b: Evaluation) -> None:
         )
 
 
-def _outcomes(evaluation: Evaluation) -> dict[tuple[str, str], bool]:
+def _read_outcomes(evaluation: Evaluation) -> dict[tuple[str, str], bool]:
     rows = evaluation.trials.select(["slice", "trial", "success", "valid"]).to_pydict()
     return {(name, trial): won and valid for name, trial, won, valid in zip(*rows.values(), strict=True)}
 
 
-def _distinct(a: str, b: str) -> tuple[str, str]:
+def _make_names_distinct(a: str, b: str) -> tuple[str, str]:
     return (a, b) if a != b else (f"{a} (first)", f"{b} (second)")

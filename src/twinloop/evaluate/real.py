@@ -30,8 +30,8 @@ from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
-from twinloop.dataset.trials_table import TrialRow, number, read_rows, trials_of_rows, truth
-from twinloop.evaluate.scores import arm_limits, joint_violations, tool_smoothness
+from twinloop.dataset.trials_table import TrialRow, parse_bool, parse_number, read_rows, rows_to_trials
+from twinloop.evaluate.scores import compute_arm_limits, compute_tool_smoothness, find_joint_violations
 from twinloop.twin import Twin
 
 SUITE = "real"
@@ -43,7 +43,7 @@ _LEAST_FRAMES = 5  # fewest frames for the smoothness of a speed
 Columns = dict[str, list[Any]]
 
 
-def read_real(
+def read_real_trials(
     path: Path | str,
     *,
     policy: str | None = None,
@@ -66,34 +66,34 @@ def read_real(
     """
     path = Path(path)
     if (path / layout.INFO).is_file():
-        parts = [_of_dataset(path, policy, twin, outcomes or {})]
+        parts = [_read_dataset(path, policy, twin, outcomes or {})]
     elif path.is_dir():
         inside = sorted(p for p in path.iterdir() if p.suffix in (".csv", ".json") or (p / layout.INFO).is_file())
         if not inside:
             raise InputError(
                 f"{path} contains no trials: no table and no dataset. See docs/guides/evaluation.md for the columns."
             )
-        return tuple(e for p in inside for e in read_real(p, policy=policy or p.stem, twin=twin, suite=suite))
+        return tuple(e for p in inside for e in read_real_trials(p, policy=policy or p.stem, twin=twin, suite=suite))
     else:
-        parts = [_of_table(path, policy)]
-    return tuple(made for trials, columns in parts for made in _evaluations(trials, columns, suite, twin, path))
+        parts = [_read_table(path, policy)]
+    return tuple(made for trials, columns in parts for made in _make_evaluations(trials, columns, suite, twin, path))
 
 
-def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
+def _read_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
     rows = read_rows(path) if path.is_file() else []
     if not rows:
         raise InputError(f"{path} does not exist. Give a table of trials (CSV, JSON), a LeRobot dataset, or a folder.")
-    trials = trials_of_rows(rows, where=str(path), domain="real", policy=policy or path.stem)
+    trials = rows_to_trials(rows, where=str(path), domain="real", policy=policy or path.stem)
     columns: Columns = {}
     if len(trials) == len(rows) and "successes" not in rows[0]:
         places = [f"{path}, row {at}" for at in range(1, len(rows) + 1)]
         for name in _NUMBERS:
-            columns[name] = [_measured(row, name, place) for row, place in zip(rows, places, strict=True)]
-        valid = [truth(row, "valid", place) for row, place in zip(rows, places, strict=True)]
+            columns[name] = [_read_score(row, name, place) for row, place in zip(rows, places, strict=True)]
+        valid = [parse_bool(row, "valid", place) for row, place in zip(rows, places, strict=True)]
         columns["valid"] = [one is not False for one in valid]
         for name in ("reason", "episode_id"):
             columns[name] = [row.get(name) or None for row in rows]
-        if trials.tells_success:
+        if trials.has_outcomes:
             won = trials.values("success")
             columns["time_s"] = [time if ok else None for time, ok in zip(columns["time_s"], won, strict=True)]
         if "score" in rows[0]:
@@ -101,7 +101,7 @@ def _of_table(path: Path, policy: str | None) -> tuple[Trials, Columns]:
     return trials, columns
 
 
-def _measured(row: TrialRow, name: str, place: str) -> float | None:
+def _read_score(row: TrialRow, name: str, place: str) -> float | None:
     """Return the value of a score's cell; None if it is empty.
 
     Raises:
@@ -109,21 +109,23 @@ def _measured(row: TrialRow, name: str, place: str) -> float | None:
     """
     if not row.get(name):
         return None
-    value = number(row, name, place)
+    value = parse_number(row, name, place)
     if not math.isfinite(value):
         raise InputError(
-            f"{place}: {row.called(name)} is '{row[name]}', not a finite number. Leave the cell empty if it is unknown."
+            f"{place}: {row.original_name(name)} is '{row[name]}', not a finite number. Leave the cell empty if it is "
+            "unknown."
         )
     if name != _SMOOTHNESS and value < 0:
         raise InputError(
-            f"{place}: {row.called(name)} is {row[name]}, which is below 0. Leave the cell empty if it is unknown."
+            f"{place}: {row.original_name(name)} is {row[name]}, which is below 0. Leave the cell empty if it is "
+            "unknown."
         )
     if name == _COUNT and not value.is_integer():
-        raise InputError(f"{place}: {row.called(name)} is {row[name]}. Give a whole number of control steps.")
+        raise InputError(f"{place}: {row.original_name(name)} is {row[name]}. Give a whole number of control steps.")
     return value
 
 
-def _of_dataset(
+def _read_dataset(
     path: Path, policy: str | None, twin: Twin | None, outcomes: Mapping[int, bool]
 ) -> tuple[Trials, Columns]:
     reader = DatasetReader(path)
@@ -131,19 +133,19 @@ def _of_dataset(
     said = set(outcomes) >= set(indices)
     if said:
         won = [outcomes[index] for index in indices]
-        trials = _labelled(reader, path, won, policy)
+        trials = _make_trials(reader, path, won, policy)
     else:
         trials = read_trials(path, domain="real", policy=policy)
         won = [outcomes.get(index, bool(trials.success[index])) for index in indices]
-    units = _units(reader, twin)
-    rows = [_episode_scores(reader, index, won[index], twin, units) for index in indices]
+    units = _find_units(reader, twin)
+    rows = [_score_episode(reader, index, won[index], twin, units) for index in indices]
     columns: Columns = {key: [row.get(key) for row in rows] for key in ("time_s", "smoothness", "violations")}
     columns["episode_id"] = [name or None for name in reader.episode_ids] if reader.ours else [None] * len(reader)
     columns["success"] = won
     return trials, columns
 
 
-def _labelled(reader: DatasetReader, path: Path, won: Sequence[bool], policy: str | None) -> Trials:
+def _make_trials(reader: DatasetReader, path: Path, won: Sequence[bool], policy: str | None) -> Trials:
     rows = [reader.row(index) for index in range(len(reader))]
     return Trials(
         policy=tuple(policy or str(row.get("provenance/actor") or path.name) for row in rows),
@@ -155,7 +157,7 @@ def _labelled(reader: DatasetReader, path: Path, won: Sequence[bool], policy: st
     )
 
 
-def _units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
+def _find_units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
     """Return units that convert the readings to positions of the twin's joints; None if there are none."""
     if twin is None or STATE not in reader.info["features"]:
         return None
@@ -163,7 +165,7 @@ def _units(reader: DatasetReader, twin: Twin | None) -> UnitMap | None:
     return units if units.names == twin.units.names and len(reader.feature_names(STATE)) == len(units.names) else None
 
 
-def _episode_scores(
+def _score_episode(
     reader: DatasetReader, index: int, won: bool, twin: Twin | None, units: UnitMap | None
 ) -> dict[str, Any]:
     """Return the scores of an episode's frames, in addition to its outcome."""
@@ -180,21 +182,21 @@ def _episode_scores(
     if len(joints) < _LEAST_FRAMES or not np.isfinite(joints).all():
         return found
     speed = np.gradient(joints, 1.0 / reader.fps, axis=0)
-    broken = joint_violations(twin, arm_limits(twin), joints, speed, reader.fps)
-    smoothness = float(tool_smoothness(twin, _whole(twin, joints)[None], reader.fps)[0])
+    broken = find_joint_violations(twin, compute_arm_limits(twin), joints, speed, reader.fps)
+    smoothness = float(compute_tool_smoothness(twin, _fill_positions(twin, joints)[None], reader.fps)[0])
     found["violations"] = int(broken.any(axis=-1).sum())
     found["smoothness"] = smoothness if math.isfinite(smoothness) else None
     return found
 
 
-def _whole(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fill_positions(twin: Twin, joints: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return positions ``(T, nq)`` with the robot's joints as measured and all other joints at home."""
     qpos = np.tile(twin.home()[0], (len(joints), 1))
     qpos[:, twin.joint_qpos] = joints
     return qpos
 
 
-def _evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin | None, path: Path) -> list[Evaluation]:
+def _make_evaluations(trials: Trials, columns: Columns, suite: str, twin: Twin | None, path: Path) -> list[Evaluation]:
     """Return one record per policy, task and domain, in order of first appearance."""
     groups: dict[tuple[str, str, str], list[int]] = {}
     for at, key in enumerate(zip(trials.policy, trials.task, trials.domain, strict=True)):

@@ -12,11 +12,11 @@ import pyarrow as pa
 
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.acting import Candidate, TimedActor, candidate
-from twinloop.evaluate.scores import VIOLATIONS, TrialScores, arm_limits, score_batch
+from twinloop.evaluate.candidates import Candidate, TimedActor, make_candidate
+from twinloop.evaluate.scores import VIOLATIONS, TrialScores, compute_arm_limits, score_batch
 from twinloop.evaluate.suite import SuiteSpec, open_suite
 from twinloop.evaluate.variants import with_contact_sensors
-from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice, on_twin, stacked
+from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice, concatenate_tables, expand_suite
 from twinloop.hardware.limits import MotionLimits
 from twinloop.rollout import Actor, run_batch, software_versions
 from twinloop.simulate import Backend, open_backend
@@ -69,12 +69,12 @@ class Arena:
         began = time.perf_counter()
         rows: dict[tuple[str, int], Row] = {}
         actors: dict[str, Actor] = {}
-        for part in self._batches(trials):
+        for part in self._split_batches(trials):
             first = part[0][0]
-            place = self.place(first)
+            place = self.open_slice(first)
             if first.variant not in actors:
                 actors[first.variant] = who.make(place.twin, place.task)
-            for (item, number), row in zip(part, self._scored(place, actors[first.variant], part), strict=True):
+            for (item, number), row in zip(part, self._score_trials(place, actors[first.variant], part), strict=True):
                 rows[item.name, number] = row
             if done is not None:
                 done(len(part))
@@ -82,26 +82,26 @@ class Arena:
         self.seconds += time.perf_counter() - began
         return [rows[item.name, number] for item, number in trials]
 
-    def latency(self, who: Candidate) -> dict[str, float]:
+    def measure_latency(self, who: Candidate) -> dict[str, float]:
         """Return the computation time per command with a single robot: quantiles and mean over an episode, in s."""
         item = self.suite.slices[0]
-        place = self.place(item)
+        place = self.open_slice(item)
         timed = TimedActor(actor=who.make(place.twin, place.task))
-        self._scored(place, timed, [(item, 0)])
+        self._score_trials(place, timed, [(item, 0)])
         rest = np.array(timed.seconds[1:] or timed.seconds)  # the first call loads and compiles
         names = ("median_s", "p95_s", "most_s")
         quantiles = dict(zip(names, np.quantile(rest, _QUANTILES).tolist(), strict=True))
         return {"mean_s": float(rest.mean()), **quantiles, "first_s": timed.seconds[0]}
 
-    def place(self, item: SuiteSlice) -> _SliceRunner:
+    def open_slice(self, item: SuiteSlice) -> _SliceRunner:
         """Return the twin, task and limits with which a slice runs."""
         if item.variant not in self._places:
-            twin = with_contact_sensors(self.suite.variant(item))
+            twin = with_contact_sensors(self.suite.open_variant(item))
             task = open_task(self.task if item.scenario is None else item.scenario.task_reference, twin)
-            self._places[item.variant] = _SliceRunner(twin=twin, task=task, limits=arm_limits(twin))
+            self._places[item.variant] = _SliceRunner(twin=twin, task=task, limits=compute_arm_limits(twin))
         return self._places[item.variant]
 
-    def _batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
+    def _split_batches(self, trials: Sequence[Trial]) -> Iterator[list[Trial]]:
         """Yield trials that can run together: those of one twin; each stored scenario runs separately."""
         groups: dict[tuple[str, str], list[Trial]] = {}
         for item, number in trials:
@@ -111,8 +111,8 @@ class Arena:
             for at in range(0, len(group), self.batch):
                 yield group[at : at + self.batch]
 
-    def _scored(self, place: _SliceRunner, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
-        worlds = self._worlds(place, trials)
+    def _score_trials(self, place: _SliceRunner, actor: Actor, trials: Sequence[Trial]) -> list[Row]:
+        worlds = self._make_worlds(place, trials)
         result = run_batch(
             place.twin,
             place.task,
@@ -127,9 +127,9 @@ class Arena:
         )
         scores = score_batch(result, place.limits)
         reasons = result.trajectories.reason
-        return [_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
+        return [_make_row(trial, scores, world, reasons[world]) for world, trial in enumerate(trials)]
 
-    def _worlds(self, place: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
+    def _make_worlds(self, place: _SliceRunner, trials: Sequence[Trial]) -> InitialWorlds:
         """Return the initial worlds of trials, in their order."""
         by_slice: dict[str, list[int]] = {}
         for at, (item, _) in enumerate(trials):
@@ -138,11 +138,11 @@ class Arena:
         for rows in by_slice.values():
             numbers = np.array([trials[at][1] for at in rows])
             where = {"twin": place.twin, "task": place.task, "run_seed": self.run_seed}
-            parts.append(self.suite.beginning(trials[rows[0]][0], numbers, **where))
+            parts.append(self.suite.create_worlds(trials[rows[0]][0], numbers, **where))
         if len(parts) == 1:
             return parts[0]
         back = np.argsort(np.concatenate([np.asarray(rows) for rows in by_slice.values()]))
-        table = stacked([part.params for part in parts]).take(back)
+        table = concatenate_tables([part.params for part in parts]).take(back)
         numbers = np.concatenate([part.numbers for part in parts])[back]
         return InitialWorlds(params=table, numbers=numbers, run_seed=self.run_seed)
 
@@ -168,7 +168,8 @@ def evaluate(
     the names of their trials. An invalid world (it diverged, or its objects could not be placed) is not a success.
 
     Args:
-        who: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see `acting.candidate`.
+        who: ``"expert"``, a policy, an actor, or a function from twin and task to an actor; see
+        `acting.make_candidate`.
         twin: the twin or its name.
         task: name of a task.
         suite: a name, a file, or a suite.
@@ -184,19 +185,19 @@ def evaluate(
     Raises:
         TwinloopError: suite, twin or policy is wrong.
     """
-    made = candidate(who, name=name)
+    made = make_candidate(who, name=name)
     opened = load_twin(twin) if isinstance(twin, str) else twin
     if not isinstance(suite, Suite):
         spec = open_suite(suite) if isinstance(suite, str) else suite
-        suite = on_twin(spec, opened, open_task(task, opened), pictures=made.pictures, **places)
-    suite = suite.with_episodes(episodes).selected(slices)
+        suite = expand_suite(spec, opened, open_task(task, opened), pictures=made.pictures, **places)
+    suite = suite.with_episodes(episodes).select_slices(slices)
     arena = Arena(suite=suite, task=task, run_seed=run_seed, backend=backend or open_backend(), batch=batch)
     trials = [(item, number) for item in suite.slices for number in range(item.episodes)]
     rows = arena.run(made, trials, done=done)
-    return evaluation(made, arena, rows, twin=opened, latency=arena.latency(made))
+    return make_evaluation(made, arena, rows, twin=opened, latency=arena.measure_latency(made))
 
 
-def evaluation(
+def make_evaluation(
     who: Candidate, arena: Arena, rows: Sequence[Row], *, twin: Twin, latency: Mapping[str, float] | None = None
 ) -> Evaluation:
     """Return the evaluation of a candidate from the rows of `Arena.run`.
@@ -231,13 +232,13 @@ def evaluation(
     )
 
 
-def _row(trial: Trial, scores: TrialScores, world: int, reason: str) -> Row:
+def _make_row(trial: Trial, scores: TrialScores, world: int, reason: str) -> Row:
     item, number = trial
     names = ("progress", "time_s", "smoothness", "peak_force_n")
     numbers = {name: float(getattr(scores, name)[world]) for name in names}
     return {
         "slice": item.name,
-        "trial": item.trial(number),
+        "trial": item.get_trial_name(number),
         "success": bool(scores.success[world]),
         **{key: value if np.isfinite(value) else None for key, value in numbers.items()},
         "violations": int(scores.broken[world]),

@@ -13,7 +13,7 @@ from twinloop.hardware.limits import SPEED_SHARE, MotionLimits, motion_limits
 from twinloop.rollout import BatchResult
 from twinloop.stats.series import spectral_arc_length
 from twinloop.tasks.kinematics import Chain
-from twinloop.tasks.protocol import is_staged
+from twinloop.tasks.protocol import has_progress
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -39,7 +39,7 @@ class TrialScores:
     broken: NDArray[np.int64]
 
 
-def arm_limits(twin: Twin) -> MotionLimits:
+def compute_arm_limits(twin: Twin) -> MotionLimits:
     """Return the limits of a robot's motion: `hardware.limits.motion_limits`, with other limits for the gripper.
 
     A gripper closes as fast as its servo can until the object stops it. Therefore it may have the servo's whole no-load
@@ -57,7 +57,7 @@ def arm_limits(twin: Twin) -> MotionLimits:
     return replace(limits, speed=speed, acceleration=acceleration)
 
 
-def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
+def find_joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array, hz: float) -> NDArray[np.bool_]:
     """Return a mask ``(…, T, 3)``: at which steps joints ``(…, T, n)`` exceed range, speed or acceleration."""
     low, high = twin.joint_ranges.T
     outside = (qpos < low - STOP_TOLERANCE) | (qpos > high + STOP_TOLERANCE)
@@ -67,7 +67,7 @@ def joint_violations(twin: Twin, limits: MotionLimits, qpos: Array, qvel: Array,
     return np.stack([outside.any(axis=-1), fast.any(axis=-1), hard.any(axis=-1)], axis=-1)
 
 
-def tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
+def compute_tool_smoothness(twin: Twin, qpos: Array, hz: float) -> Array:
     """Return the spectral arc length of the tool's speed along positions ``(n, T, nq)``, ``(n,)``; NaN without a tool.
 
     See `stats.smoothness`.
@@ -92,7 +92,7 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
     n, nframe = held.shape
     trusted = trajectories.valid[:, None] | (np.arange(nframe) < trajectories.invalid_step[:, None])
     progress = np.full(n, np.nan)
-    if is_staged(result.task):
+    if has_progress(result.task):
         stages = result.task.progress(trajectories.states)
         last = np.where(trajectories.valid, nframe - 1, np.maximum(trajectories.invalid_step - 1, 0))
         progress = stages[np.arange(n), last]
@@ -101,11 +101,11 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
     since = trajectories.time[np.arange(n), began] - trajectories.time[:, 0]
     qpos, qvel = trajectories.qpos[..., twin.joint_qpos], trajectories.qvel[..., twin.joint_qvel]
     broken = np.zeros((n, nframe, len(VIOLATIONS)), dtype=bool)
-    broken[..., :3] = joint_violations(twin, limits, qpos, qvel, twin.control_hz)
-    force, world, own = _contacts(result)
+    broken[..., :3] = find_joint_violations(twin, limits, qpos, qvel, twin.control_hz)
+    force, world, own = _read_contacts(result)
     broken[..., 3], broken[..., 4] = world, own
     broken &= trusted[..., None]
-    smoothness = tool_smoothness(twin, trajectories.qpos, twin.control_hz)
+    smoothness = compute_tool_smoothness(twin, trajectories.qpos, twin.control_hz)
     return TrialScores(
         success=result.success,
         progress=progress,
@@ -117,7 +117,7 @@ def score_batch(result: BatchResult, limits: MotionLimits) -> TrialScores:
     )
 
 
-def _contacts(result: BatchResult) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
+def _read_contacts(result: BatchResult) -> tuple[Array, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return the largest force, and contact with the world and with the robot itself, per state, ``(n, nframe)``."""
     values = result.trajectories.records.get("sensordata")
     model = result.twin.model

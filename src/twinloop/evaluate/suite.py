@@ -35,7 +35,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
-from twinloop.twin.spec import ParamSpec, describe
+from twinloop.twin.spec import ParamSpec, describe_errors
 
 End = Literal["low", "high"]
 ENDS: tuple[End, End] = ("low", "high")
@@ -67,7 +67,7 @@ class SliceSpec(_Strict):
     episodes: int | None = Field(default=None, ge=1)
 
     @model_validator(mode="after")
-    def _one_way(self) -> Self:
+    def _check_scenario_alone(self) -> Self:
         if self.scenario and (self.set or self.draw or self.object or self.scene):
             raise ValueError("a scenario defines its whole world; leave out set, draw, object and scene")
         return self
@@ -92,7 +92,7 @@ class SuiteSpec(_Strict):
     lenient: bool = False
 
     @model_validator(mode="after")
-    def _says_something(self) -> Self:
+    def _check_content(self) -> Self:
         names = [item.name for item in self.slices]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -120,7 +120,7 @@ def parse_suite(value: Any, *, where: str) -> SuiteSpec:
     try:
         return SuiteSpec.model_validate(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=where, model=SuiteSpec)) from error
+        raise InputError(describe_errors(error, where=where, model=SuiteSpec)) from error
 
 
 def read_suite(path: Path) -> SuiteSpec:

@@ -75,7 +75,7 @@ class EvaluationSummary(JsonRecord):
         """
         check_level(level)
         rows = {name: np.asarray(evaluation.trials[name]) for name in ("slice", "success", "valid")}
-        numbers = {name: _floats(evaluation, name) for name in _COLUMNS}
+        numbers = {name: _read_floats(evaluation, name) for name in _COLUMNS}
         reasons = np.asarray(evaluation.trials["reason"].to_pylist(), dtype=object)
         won = rows["success"].astype(bool) & rows["valid"].astype(bool)
         found: list[SliceSummary] = []
@@ -83,7 +83,7 @@ class EvaluationSummary(JsonRecord):
             here = rows["slice"] == name
             there = {key: values[here] for key, values in numbers.items()}
             lost = ~rows["valid"][here].astype(bool)
-            found.append(_slice(name, won[here], lost, there, reasons[here][lost].tolist(), level))
+            found.append(_summarize_slice(name, won[here], lost, there, reasons[here][lost].tolist(), level))
         found.sort(key=lambda item: (float(item.success.estimate), np.nan_to_num(item.progress), item.name))
         return cls(
             policy=evaluation.policy,
@@ -91,10 +91,10 @@ class EvaluationSummary(JsonRecord):
             level=level,
             slices=tuple(found),
             overall=clopper_pearson(int(won.sum()), len(won), level=level),
-            worst=worst_rate([(item.successes, item.trials) for item in found], level=level),
+            worst=compute_worst_rate([(item.successes, item.trials) for item in found], level=level),
             trials=len(won),
             invalid=sum(item.invalid for item in found),
-            violating=_of(np.mean, _violating(numbers["violations"])),
+            violating=_reduce_known(np.mean, _mark_violating(numbers["violations"])),
         )
 
     def headline(self) -> list[HeadlineMetric]:
@@ -108,7 +108,7 @@ class EvaluationSummary(JsonRecord):
         return figures + [HeadlineMetric(name=name, estimate=value, method="a share") for name, value in shares.items()]
 
 
-def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
+def compute_worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interval:
     """Return the lowest of several success rates, with the interval that `EvaluationSummary` describes.
 
     Args:
@@ -126,7 +126,7 @@ def worst_rate(counts: list[tuple[int, int]], *, level: float = 0.95) -> Interva
     )
 
 
-def _slice(
+def _summarize_slice(
     name: str,
     won: NDArray[np.bool_],
     lost: NDArray[np.bool_],
@@ -140,31 +140,31 @@ def _slice(
         successes=int(won.sum()),
         trials=len(won),
         invalid=int(lost.sum()),
-        progress=_progress(numbers["progress"], lost),
-        time_s=_of(np.median, numbers["time_s"][won]),
-        smoothness=_of(np.median, numbers["smoothness"][~lost]),
-        peak_force_n=_of(np.median, numbers["peak_force_n"][~lost]),
-        peak_force_most_n=_of(np.max, numbers["peak_force_n"]),
-        violating=_of(np.mean, _violating(numbers["violations"])),
+        progress=_compute_mean_progress(numbers["progress"], lost),
+        time_s=_reduce_known(np.median, numbers["time_s"][won]),
+        smoothness=_reduce_known(np.median, numbers["smoothness"][~lost]),
+        peak_force_n=_reduce_known(np.median, numbers["peak_force_n"][~lost]),
+        peak_force_most_n=_reduce_known(np.max, numbers["peak_force_n"]),
+        violating=_reduce_known(np.mean, _mark_violating(numbers["violations"])),
         reasons=tuple(dict.fromkeys(reason for reason in reasons if reason)),
     )
 
 
-def _progress(values: NDArray[np.float64], lost: NDArray[np.bool_]) -> float:
+def _compute_mean_progress(values: NDArray[np.float64], lost: NDArray[np.bool_]) -> float:
     """Return the mean progress, in which invalid trials count 0; NaN if no valid trial has a value."""
-    return _of(np.mean, np.where(lost, 0.0, values)) if np.isfinite(values[~lost]).any() else math.nan
+    return _reduce_known(np.mean, np.where(lost, 0.0, values)) if np.isfinite(values[~lost]).any() else math.nan
 
 
-def _violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:
+def _mark_violating(violations: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return 1 for a trial that violated a safety limit, 0 for one that did not, NaN if unknown."""
     return np.where(np.isnan(violations), np.nan, violations > 0)
 
 
-def _of(figure: Any, values: NDArray[np.float64]) -> float:
+def _reduce_known(figure: Any, values: NDArray[np.float64]) -> float:
     known = values[np.isfinite(values)]
     return float(figure(known)) if len(known) else math.nan
 
 
-def _floats(evaluation: Evaluation, name: str) -> NDArray[np.float64]:
+def _read_floats(evaluation: Evaluation, name: str) -> NDArray[np.float64]:
     values = evaluation.trials[name].to_pylist()
     return np.array([math.nan if value is None else value for value in values], dtype=np.float64)

@@ -12,13 +12,13 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json
 from twinloop.twin import Twin
-from twinloop.twin.compiling import changed_suffix, compile_model
+from twinloop.twin.compiling import changed_settings_lines, compile_model
 from twinloop.twin.devices import sensor_params
 from twinloop.twin.params import expand_params
 from twinloop.twin.scene import SceneSlots
-from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene, expand
+from twinloop.twin.scene_build import CONTACT_SETTINGS, GEOM_TYPES, build_scene, expand_shapes
 from twinloop.twin.scene_spec import SceneSpec, ShapeSpec
-from twinloop.twin.servos import nominals
+from twinloop.twin.servos import preset_nominals
 from twinloop.twin.shapes import ConvexPart
 from twinloop.twin.spec import ParamSpec
 
@@ -39,8 +39,8 @@ def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
     found = mjspec.body(body)
     if found is None or not found.geoms:
         raise InputError(f"The twin {twin.name} has no body {body} with a shape to replace.")
-    made = expand(shape, Path(), where=f"object ({shape.shape})")[0]
-    height, mass = _height(twin, body), float(twin.model.body(body).mass[0])
+    made = expand_shapes(shape, Path(), where=f"object ({shape.shape})")[0]
+    height, mass = _measure_height(twin, body), float(twin.model.body(body).mass[0])
     factor = height / made.extents[2]
     first, total = found.geoms[0], shape.mass or mass
     for spare in found.geoms[1:]:
@@ -51,9 +51,9 @@ def with_object(twin: Twin, body: str, shape: ShapeSpec) -> Twin:
         geom = first if number == 0 else found.add_geom(rgba=first.rgba)
         for name, value in like.items() if number else ():
             setattr(geom, name, value)
-        _shape(mjspec, geom, piece, factor, f"evaluate/{body}/{number}")
+        _set_shape(mjspec, geom, piece, factor, f"evaluate/{body}/{number}")
         geom.mass = total * piece.volume / made.volume
-    return _recompiled(twin, mjspec, said=["object", body, shape.model_dump(mode="json")])
+    return _rebuild_twin(twin, mjspec, said=["object", body, shape.model_dump(mode="json")])
 
 
 def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
@@ -67,12 +67,12 @@ def with_scene(twin: Twin, scene: SceneSpec) -> Twin:
     mjspec = twin.mjspec.copy()
     like = twin.spec.objects[0] if twin.spec.objects else None
     layout = build_scene(mjspec, scene, Path(), like=like, where="scene of a slice")
-    made = _recompiled(twin, mjspec, said=["scene", scene.model_dump(mode="json")])
+    made = _rebuild_twin(twin, mjspec, said=["scene", scene.model_dump(mode="json")])
     spec = twin.spec.model_copy(update={"scene": scene})
     built = SceneSlots(layout=layout, model=made.model)
     robot = twin.spec.robot
     rows = [*built.param_specs(), *sensor_params(twin.devices), *spec.params]
-    params = expand_params(made.model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
+    params = expand_params(made.model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
     return replace(made, spec=spec, scene=built, params=params)
 
 
@@ -91,21 +91,21 @@ def with_contact_sensors(twin: Twin) -> Twin:
     mjspec.add_sensor(name=PEAK, **common, intprm=[_FORCE, _LARGEST, 1])
     mjspec.add_sensor(name=WORLD, **common, reftype=body, refname="world", intprm=[_FOUND, _ANY, 1])
     mjspec.add_sensor(name=SELF, **common, reftype=tree, refname=root, intprm=[_FOUND, _ANY, 1])
-    hand = hand_body(twin)
+    hand = find_hand_body(twin)
     if hand is not None:
         common |= {"objname": hand}
         mjspec.add_sensor(name=HAND, **common, reftype=tree, refname=hand, intprm=[_FOUND, _ANY, 1])
-    return replace(_compiled(twin, mjspec), hash=twin.hash)
+    return replace(_compile_twin(twin, mjspec), hash=twin.hash)
 
 
-def hand_body(twin: Twin) -> str | None:
+def find_hand_body(twin: Twin) -> str | None:
     """Return the body that carries the tool site; None if the robot has no tool site."""
     if twin.robot.tcp is None:
         return None
     return twin.model.body(int(twin.model.site(twin.robot.tcp).bodyid[0])).name
 
 
-def _height(twin: Twin, body: str) -> float:
+def _measure_height(twin: Twin, body: str) -> float:
     """Return the height in m of a body's shapes, without rotation of the body."""
     model = twin.model
     low, high = np.inf, -np.inf
@@ -118,7 +118,7 @@ def _height(twin: Twin, body: str) -> float:
     return float(high - low)
 
 
-def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: ConvexPart, factor: float, name: str) -> None:
+def _set_shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: ConvexPart, factor: float, name: str) -> None:
     geom.type = GEOM_TYPES[piece.kind]
     geom.pos = factor * np.asarray(piece.position)
     if piece.vertices is None:
@@ -129,23 +129,23 @@ def _shape(mjspec: mujoco.MjSpec, geom: mujoco.MjsGeom, piece: ConvexPart, facto
     geom.meshname = name
 
 
-def _compiled(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
+def _compile_twin(twin: Twin, mjspec: mujoco.MjSpec) -> Twin:
     model = compile_model(mjspec)
     scene = None if twin.scene is None else SceneSlots(layout=twin.scene.layout, model=model)
     return replace(twin, model=model, mjspec=mjspec, scene=scene)
 
 
-def _recompiled(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twin:
+def _rebuild_twin(twin: Twin, mjspec: mujoco.MjSpec, *, said: list[object]) -> Twin:
     """Return the twin of a changed model with new nominal values; its hash includes the description of the change."""
-    made = _compiled(twin, mjspec)
+    made = _compile_twin(twin, mjspec)
     rows = [*(made.scene.param_specs() if made.scene else []), *sensor_params(twin.devices), *twin.spec.params]
-    known = nominals(twin.spec.robot, twin.servos)
-    rows = [row for row in rows if _has(made, row, known)]
+    known = preset_nominals(twin.spec.robot, twin.servos)
+    rows = [row for row in rows if _has_param(made, row, known)]
     params = expand_params(made.model, rows, where=twin.name, nominals=known)
-    return replace(made, params=params, hash=sha256_json([twin.hash, *said, *changed_suffix(made.model)]))
+    return replace(made, params=params, hash=sha256_json([twin.hash, *said, *changed_settings_lines(made.model)]))
 
 
-def _has(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
+def _has_param(twin: Twin, row: ParamSpec, known: Mapping[str, float]) -> bool:
     """Return whether the changed model still has a parameter: a mesh has no size to scale."""
     try:
         expand_params(twin.model, [row], where=twin.name, nominals=known)

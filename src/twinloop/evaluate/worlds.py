@@ -18,17 +18,17 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.evaluate.suite import ENDS, End, SliceSpec, SuiteSpec
-from twinloop.evaluate.variants import hand_body, with_object, with_scene
+from twinloop.evaluate.variants import find_hand_body, with_object, with_scene
 from twinloop.randomize import Plan
 from twinloop.randomize.section import section_plan
 from twinloop.randomize.sources import default_draws
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import read_pinned, stored
+from twinloop.rollout.pinned_files import list_scenarios, read_pinned
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Param, Twin, load_twin
 from twinloop.twin.quantities import names_of_stage
-from twinloop.twin.variant import declaring
+from twinloop.twin.variant import declare_params
 
 _LOOKS = ("camera", "depth", "lidar")  # kinds of devices without effect on a policy without images
 
@@ -48,14 +48,14 @@ class SuiteSlice:
     variant: str = ""
     scenario: PinnedWorld | None = None
 
-    def numbers(self, trials: ArrayLike) -> NDArray[np.int64]:
+    def get_episode_numbers(self, trials: ArrayLike) -> NDArray[np.int64]:
         """Return the episode numbers of trials, which depend only on the slice's name and the trial's number.
 
         Slices have different numbers, so that their random draws are independent.
         """
         return (zlib.crc32(self.name.encode()) + np.asarray(trials, dtype=np.int64)) % MOST_EPISODES
 
-    def trial(self, number: int) -> str:
+    def get_trial_name(self, number: int) -> str:
         """Return the name of a trial, the same for every policy."""
         return f"{self.name}#{number}"
 
@@ -95,7 +95,7 @@ class Suite:
         """Total number of trials."""
         return sum(item.episodes for item in self.slices)
 
-    def selected(self, patterns: Sequence[str]) -> Suite:
+    def select_slices(self, patterns: Sequence[str]) -> Suite:
         """Return the suite with the slices whose names match any of the patterns; all of them without patterns.
 
         Raises:
@@ -120,10 +120,12 @@ class Suite:
             raise InputError(f"{count} episodes per slice are too few. Give at least one.")
         return replace(self, slices=tuple(replace(item, episodes=count) for item in self.slices))
 
-    def variant(self, item: SuiteSlice) -> Twin:
+    def open_variant(self, item: SuiteSlice) -> Twin:
         """Return the twin on which a slice runs."""
         if item.variant not in self._variants:
-            twin = self.twin if item.scenario is None else item.scenario.open(self._own(item.scenario))[0]
+            twin = (
+                self.twin if item.scenario is None else item.scenario.open(self._open_scenario_twin(item.scenario))[0]
+            )
             if item.spec.object is not None:
                 twin = with_object(twin, self.object, item.spec.object)
             if item.spec.scene is not None:
@@ -131,7 +133,7 @@ class Suite:
             self._variants[item.variant] = twin
         return self._variants[item.variant]
 
-    def beginning(
+    def create_worlds(
         self, item: SuiteSlice, trials: NDArray[np.int64], *, twin: Twin, task: Task, run_seed: int
     ) -> InitialWorlds:
         """Return the initial worlds of some trials of a slice.
@@ -139,7 +141,7 @@ class Suite:
         ``twin`` is the twin that `variant` returns for the slice, ``task`` the task on that twin.
         """
         if item.scenario is not None:
-            begun = item.scenario.beginning(int(trials.max()) + 1, twin=twin, task=task)
+            begun = item.scenario.make_worlds(int(trials.max()) + 1, twin=twin, task=task)
             return InitialWorlds(
                 params=begun.params.take(trials),
                 numbers=begun.numbers[trials],
@@ -147,31 +149,33 @@ class Suite:
                 attempt=begun.attempt,
                 initial=begun.initial.take(trials),
             )
-        numbers = item.numbers(trials)
+        numbers = item.get_episode_numbers(trials)
         return InitialWorlds(
-            params=self.table(item, numbers, run_seed=run_seed, nstep=task.nstep), numbers=numbers, run_seed=run_seed
+            params=self.draw_table(item, numbers, run_seed=run_seed, nstep=task.nstep),
+            numbers=numbers,
+            run_seed=run_seed,
         )
 
-    def table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
+    def draw_table(self, item: SuiteSlice, numbers: NDArray[np.int64], *, run_seed: int, nstep: int) -> ParamTable:
         """Return parameters of episodes of a slice, one row each; a row depends only on the seed and its number."""
-        twin, plan = self.variant(item), self._plan(item, run_seed)
+        twin, plan = self.open_variant(item), self._make_plan(item, run_seed)
         table = plan.draw(numbers.tolist(), nstep=nstep)
         values = table.values.copy()
         for name, value in item.values.items():
             values[:, table.names.index(name)] = value
-            twin.require(name).check(value, where=f"slice {item.name}")
+            twin.find_param(name).check(value, where=f"slice {item.name}")
         return replace(table, values=values)
 
-    def _own(self, pinned: PinnedWorld) -> Twin:
+    def _open_scenario_twin(self, pinned: PinnedWorld) -> Twin:
         """Return the twin of a scenario: the suite's twin if the hash is the same, else the one that it names."""
         return self.twin if pinned.twin_hash == self.twin.hash else load_twin(pinned.twin)
 
-    def _plan(self, item: SuiteSlice, run_seed: int) -> Plan:
+    def _make_plan(self, item: SuiteSlice, run_seed: int) -> Plan:
         if (item.name, run_seed) in self._plans:
             return self._plans[item.name, run_seed]
-        twin = self.variant(item)
+        twin = self.open_variant(item)
         where = f"slice {item.name} of {self.name}"
-        section = {key: _filled(value, self._places) for key, value in item.spec.draw.items()}
+        section = {key: _fill_names(value, self._places) for key, value in item.spec.draw.items()}
         drawn = section_plan(section, twin, run_seed=run_seed, episodes=item.episodes, where=where)
         taken = {name for draw in drawn.draws for name in draw.names} | set(item.values)
         scene = set(names_of_stage(twin.params, "scene") if item.spec.scene else ())
@@ -190,14 +194,16 @@ class Suite:
 
     @cached_property
     def _places(self) -> dict[str, str]:
-        return {"object": self.object, "hand": hand_body(self.twin) or ""}
+        return {"object": self.object, "hand": find_hand_body(self.twin) or ""}
 
     @cached_property
     def _variants(self) -> dict[str, Twin]:
         return {"": self.twin}
 
 
-def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, scenarios: Path | None = None) -> Suite:
+def expand_suite(
+    spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, scenarios: Path | None = None
+) -> Suite:
     """Expand a suite on a twin: replace its patterns by the twin's parameters.
 
     Args:
@@ -209,26 +215,26 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
         UnknownNameError: the twin does not have a parameter, and the suite is not lenient.
         InputError: a parameter has no default range, the task has no object to replace, or no stored scenario matches.
     """
-    places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": hand_body(twin) or ""}
-    rows = [row.model_copy(update={"name": _filled(row.name, places)}) for row in spec.declare]
-    extended = declaring(twin, rows) if rows else twin
+    places = {"object": getattr(getattr(task, "config", None), "object", ""), "hand": find_hand_body(twin) or ""}
+    rows = [row.model_copy(update={"name": _fill_names(row.name, places)}) for row in spec.declare]
+    extended = declare_params(twin, rows) if rows else twin
     found: list[SuiteSlice] = []
     left_out: list[str] = []
     looks = 0
-    axes = [_filled(name, places) for name in spec.pairs]
+    axes = [_fill_names(name, places) for name in spec.pairs]
     for item in [*spec.slices, *_axis_slices(spec.axes, extended, places), *_pair_slices(axes)]:
         if item.scenario:
             found.append(_pinned_slice(item, read_pinned(Path(item.scenario)), spec.episodes))
             continue
         try:
-            values = _values(item, extended, task, places)
+            values = _resolve_values(item, extended, task, places)
         except (UnknownNameError, InputError) as error:
             if not spec.lenient:
                 raise
             left_out.append(f"{item.name}: {error}")
             continue
-        names = [*values, *_drawn_names(item, places)]
-        if not pictures and names and not item.object and not item.scene and _only_looks(names, extended):
+        names = [*values, *_list_drawn_names(item, places)]
+        if not pictures and names and not item.object and not item.scene and _is_appearance_only(names, extended):
             looks += 1
             continue
         variant = item.name if item.object is not None or item.scene is not None else ""
@@ -248,7 +254,7 @@ def on_twin(spec: SuiteSpec, twin: Twin, task: Task, *, pictures: bool = False, 
     )
 
 
-def stacked(tables: Sequence[ParamTable]) -> ParamTable:
+def concatenate_tables(tables: Sequence[ParamTable]) -> ParamTable:
     """Concatenate tables of the same parameters and run seed; values per step in one become values per step in all."""
     first = tables[0]
     if len(tables) == 1:
@@ -276,7 +282,7 @@ def stacked(tables: Sequence[ParamTable]) -> ParamTable:
 
 def _axis_slices(patterns: Iterable[str], twin: Twin, places: Mapping[str, str]) -> Iterator[SliceSpec]:
     """Yield two slices for every matching parameter with a default range."""
-    given = [_filled(pattern, places) for pattern in patterns]
+    given = [_fill_names(pattern, places) for pattern in patterns]
     ranged = [param.name for param in twin.params.values() if param.default_range is not None]
     for pattern in given:
         if not fnmatch.filter(ranged, pattern):
@@ -298,7 +304,7 @@ def _pinned_slices(spec: SuiteSpec, folder: Path | None) -> list[SuiteSlice]:
     """Return a slice for every stored scenario that the suite selects."""
     if not spec.scenarios:
         return []
-    found = [] if folder is None else stored(folder)
+    found = [] if folder is None else list_scenarios(folder)
     chosen = [path for path in found if fnmatch.fnmatchcase(path.name, spec.scenarios)]
     if not chosen:
         there = "no scenarios" if folder is None else f"{len(found)} scenarios in {folder}"
@@ -322,19 +328,19 @@ def _pinned_slice(item: SliceSpec, pinned: PinnedWorld, episodes: int) -> SuiteS
     )
 
 
-def _values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) -> dict[str, float]:
+def _resolve_values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) -> dict[str, float]:
     """Return the values that a slice sets, in SI by parameter; raise an error for unknown names."""
     values: dict[str, float] = {}
     for key, value in item.set.items():
-        pattern = _filled(key, places)
+        pattern = _fill_names(key, places)
         names = fnmatch.filter(twin.params, pattern)
         if not names:
             raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
         for name in names:
             param = twin.params[name]
-            values[name] = _end(param, value, item.name) if isinstance(value, str) else float(value)
+            values[name] = _resolve_end(param, value, item.name) if isinstance(value, str) else float(value)
             param.check(values[name], where=f"slice {item.name}")
-    for pattern in _drawn_names(item, places):
+    for pattern in _list_drawn_names(item, places):
         if "/" in pattern and not fnmatch.filter(twin.params, pattern):
             raise UnknownNameError("parameter", pattern, twin.params, where=f"slice {item.name} on {twin.name}")
     if item.object is not None and not places["object"]:
@@ -342,29 +348,29 @@ def _values(item: SliceSpec, twin: Twin, task: Task, places: Mapping[str, str]) 
     return values
 
 
-def _end(param: Param, end: End, where: str) -> float:
+def _resolve_end(param: Param, end: End, where: str) -> float:
     if param.default_range is None:
         raise InputError(f"slice {where}: {param.name} has no default range, so it has no {end} end. Give a number.")
     return float(param.absolute(param.default_range[ENDS.index(end)], param.op))
 
 
-def _drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
+def _list_drawn_names(item: SliceSpec, places: Mapping[str, str]) -> list[str]:
     """Return the keys of the ranges that a slice draws from: parameter paths, or keys of a randomization section."""
     sections = [section for section in item.draw.values() if isinstance(section, dict)]
-    keys = [_filled(str(key), places) for section in sections for key in section]
+    keys = [_fill_names(str(key), places) for section in sections for key in section]
     return ["texture/*" if key == "texture_pool" else key for key in keys]
 
 
-def _only_looks(names: Iterable[str], twin: Twin) -> bool:
+def _is_appearance_only(names: Iterable[str], twin: Twin) -> bool:
     """Return whether all names match only parameters of appearance; False if a name matches no parameter."""
     found = ([twin.params[one].quantity for one in fnmatch.filter(twin.params, name)] for name in names)
     return all(kinds and all(kind.visual or kind.device in _LOOKS for kind in kinds) for kinds in found)
 
 
-def _filled(value: Any, places: Mapping[str, str]) -> Any:
+def _fill_names(value: Any, places: Mapping[str, str]) -> Any:
     """Return a copy with ``{object}`` and ``{hand}`` replaced by names, in keys and in texts."""
     if isinstance(value, Mapping):
-        return {_filled(key, places): _filled(item, places) for key, item in value.items()}
+        return {_fill_names(key, places): _fill_names(item, places) for key, item in value.items()}
     if isinstance(value, str):
         for word, name in places.items():
             value = value.replace("{" + word + "}", name or word)

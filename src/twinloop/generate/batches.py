@@ -16,25 +16,25 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.profile import Profile, profiling, span
+from twinloop.core.profile import Profile, record_spans, span
 from twinloop.core.records import SimEpisode
 from twinloop.core.units import UnitMap
 from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.readings import Felt, with_environment, with_readings
+from twinloop.generate.readings import Felt, add_environment, add_readings
 from twinloop.randomize import AdaptiveDraw, Plan, run_rounds
 from twinloop.randomize.adaptive import AdaptiveRound, Counts, Ranges
 from twinloop.rollout import BatchResult, BodySensors, run_batch, software_versions
 from twinloop.simulate import open_backend
 from twinloop.tasks import Task, open_task
-from twinloop.tasks.protocol import is_tracked
+from twinloop.tasks.protocol import has_tracked_values
 from twinloop.twin import Twin
 
 Rounds = Mapping[int, Ranges]
 _PREFIX = "adaptive:"
 
 
-def rounds_left(
+def find_ready_blocks(
     config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]], first: int
 ) -> tuple[range, Rounds]:
     """Return the next blocks, from ``first`` on, that known ranges allow to simulate, and these ranges.
@@ -47,16 +47,16 @@ def rounds_left(
         return range(first, last), {}
     blocks = draw.every // config.block_size
     number = first // blocks
-    _, ranges = run_rounds(draw, _by_round(draw, outcomes, blocks)[:number])
+    _, ranges = run_rounds(draw, _sum_by_round(draw, outcomes, blocks)[:number])
     return range(first, min((number + 1) * blocks, last)), {number: ranges}
 
 
-def boundary_counts(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool_]) -> dict[str, int]:
+def count_boundaries(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool_]) -> dict[str, int]:
     """Count attempts and successes at every boundary that a batch evaluated."""
     draw = plan.adaptive
     if draw is None:
         return {}
-    boundary = draw.boundary(plan.run_seed, np.asarray(numbers, dtype=np.int64))
+    boundary = draw.find_boundary(plan.run_seed, np.asarray(numbers, dtype=np.int64))
     counts: dict[str, int] = {}
     for index in np.unique(boundary[boundary >= 0]):
         chosen = boundary == index
@@ -65,12 +65,14 @@ def boundary_counts(plan: Plan, numbers: Sequence[int], success: NDArray[np.bool
     return counts
 
 
-def history(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> dict[str, Any] | None:
+def adaptive_history(
+    config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]
+) -> dict[str, Any] | None:
     """Return every complete round and the ranges after the last; None without adaptive ranges."""
     draw = plan.adaptive
     if draw is None:
         return None
-    rounds, ranges = _rounds(config, draw, outcomes)
+    rounds, ranges = _complete_rounds(config, draw, outcomes)
     return {
         "schema": 1,
         "names": list(draw.names),
@@ -83,29 +85,29 @@ def history(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, 
     }
 
 
-def known_rounds(record: Mapping[str, Any]) -> Rounds:
-    """Return the ranges of every round of a `history`, and those after the last."""
+def read_known_rounds(record: Mapping[str, Any]) -> Rounds:
+    """Return the ranges of every round of a `adaptive_history`, and those after the last."""
     rows = [*(item["ranges"] for item in record["rounds"]), record["ranges"]]
     return {number: tuple((row[name][0], row[name][1]) for name in record["names"]) for number, row in enumerate(rows)}
 
 
-def known_plan(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> Plan:
+def with_known_rounds(config: GenerateConfig, plan: Plan, outcomes: Sequence[Mapping[str, int]]) -> Plan:
     """Return the plan with the ranges of every started round."""
     draw = plan.adaptive
     if draw is None:
         return plan
-    rounds, ranges = _rounds(config, draw, outcomes)
-    return plan.knowing({**{item.number: item.ranges for item in rounds}, len(rounds): ranges})
+    rounds, ranges = _complete_rounds(config, draw, outcomes)
+    return plan.with_rounds({**{item.number: item.ranges for item in rounds}, len(rounds): ranges})
 
 
-def _rounds(
+def _complete_rounds(
     config: GenerateConfig, draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]]
 ) -> tuple[list[AdaptiveRound], Ranges]:
     complete = min(len(outcomes) * config.block_size, config.episodes) // draw.every
-    return run_rounds(draw, _by_round(draw, outcomes, draw.every // config.block_size)[:complete])
+    return run_rounds(draw, _sum_by_round(draw, outcomes, draw.every // config.block_size)[:complete])
 
 
-def _by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks: int) -> list[Counts]:
+def _sum_by_round(draw: AdaptiveDraw, outcomes: Sequence[Mapping[str, int]], blocks: int) -> list[Counts]:
     """Return counts at each boundary, summed over the blocks of each round; the last round may be incomplete."""
     result: list[Counts] = []
     for start in range(0, len(outcomes), blocks):
@@ -157,58 +159,59 @@ class BatchOutcome:
     seconds: dict[str, float] = field(default_factory=dict[str, float])
 
 
-def work(batch: GenerateBatch) -> BatchOutcome:
+def run_batch_job(batch: GenerateBatch) -> BatchOutcome:
     """Simulate a batch on a worker process or machine.
 
     Raises:
         TwinloopError: the worker has other versions, or what `simulate_batch` raises.
     """
     if not batch.profile:
-        return _work(batch)
+        return _run_job(batch)
     profile = Profile()
-    with profiling(profile), profile.span("start"):
-        outcome = _work(batch)
+    with record_spans(profile), profile.span("start"):
+        outcome = _run_job(batch)
     return replace(outcome, seconds=profile.seconds)
 
 
-def work_here(batch: GenerateBatch) -> BatchOutcome:
+def run_batch_job_locally(batch: GenerateBatch) -> BatchOutcome:
     """Simulate a batch in the main process, whose profile already counts the spans."""
     with span("start"):
-        return _work(batch)
+        return _run_job(batch)
 
 
-def _work(batch: GenerateBatch) -> BatchOutcome:
+def _run_job(batch: GenerateBatch) -> BatchOutcome:
     here = software_versions()
     if dict(here) != dict(batch.versions):
         raise InputError(
-            f"A worker has {_listed(here)}, the run was started with {_listed(batch.versions)}: the bytes would "
+            f"A worker has {_format_versions(here)}, the run was started with {_format_versions(batch.versions)}: the "
+            "bytes would "
             "differ. Install the same versions everywhere."
         )
-    config, plan, task = setup(batch.config)
+    config, plan, task = load_setup(batch.config)
     if plan.hash != batch.plan_hash:
         raise InputError(
             f"A worker read a different twin {config.twin} than the one of the run: its files were changed, or "
             "differ on that machine. Do not change them during a run, and use the same ones on all machines."
         )
-    plan = plan.knowing(batch.rounds) if batch.rounds else plan
+    plan = plan.with_rounds(batch.rounds) if batch.rounds else plan
     result = simulate_batch(config, plan, task, batch.numbers, nthread=batch.nthread)
     with span("provenance"):
-        counts = {**_counts(result), **boundary_counts(plan, batch.numbers, result.success)}
-        kept = _kept(result, config.keep)
-        if config.file.rollout.environment_state and is_tracked(task):
-            kept = with_environment(task, kept)
+        counts = {**_count_attempts(result), **count_boundaries(plan, batch.numbers, result.success)}
+        kept = _select_episodes(result, config.keep)
+        if config.file.rollout.environment_state and has_tracked_values(task):
+            kept = add_environment(task, kept)
     sensors = _body_sensors(batch.config)
-    kept, felt = with_readings(sensors, kept) if sensors else (kept, {})
+    kept, felt = add_readings(sensors, kept) if sensors else (kept, {})
     with span("provenance"):
-        return BatchOutcome(kept=kept, aside=_aside(result), counts=counts, felt=felt)
+        return BatchOutcome(kept=kept, aside=_list_invalid_attempts(result), counts=counts, felt=felt)
 
 
-def _listed(versions: Mapping[str, str]) -> str:
+def _format_versions(versions: Mapping[str, str]) -> str:
     return ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
 
 
 @functools.lru_cache(maxsize=1)
-def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
+def load_setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
     """Return configuration, plan and task of a run from its JSON; computed once per process."""
     resolved = GenerateConfig.model_validate_json(config)
     plan = load_plan(resolved)
@@ -218,7 +221,7 @@ def setup(config: str) -> tuple[GenerateConfig, Plan, Task]:
 @functools.lru_cache(maxsize=1)
 def _body_sensors(config: str) -> BodySensors | None:
     """Return the sensors that a run records, or None; computed once per process."""
-    resolved, plan, _ = setup(config)
+    resolved, plan, _ = load_setup(config)
     asked = resolved.file.rollout.sensors
     return BodySensors(plan.twin, asked) if asked else None
 
@@ -227,13 +230,13 @@ def simulate_batch(
     config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], *, nthread: int = 1
 ) -> BatchResult:
     """Draw, reset, simulate and evaluate the episodes with these numbers."""
-    with own_task_errors(config.task, task):
+    with convert_task_errors(config.task, task):
         return _run(config, plan, task, numbers, nthread)
 
 
 def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int], nthread: int) -> BatchResult:
     with span("draw"):
-        drawn = plan.worlds(numbers, nstep=task.nstep)
+        drawn = plan.draw_worlds(numbers, nstep=task.nstep)
     return run_batch(
         plan.twin,
         task,
@@ -244,7 +247,7 @@ def _run(config: GenerateConfig, plan: Plan, task: Task, numbers: Sequence[int],
         units=dataset_units(config, plan.twin),
         config_hash=config.hash,
         extra={"plan_hash": plan.hash, "backend": config.file.rollout.backend},
-        notes=plan.notes(drawn),
+        notes=plan.world_notes(drawn),
     )
 
 
@@ -254,7 +257,7 @@ def dataset_units(config: GenerateConfig, twin: Twin) -> UnitMap:
 
 
 @contextmanager
-def own_task_errors(reference: str, task: Task) -> Generator[None]:
+def convert_task_errors(reference: str, task: Task) -> Generator[None]:
     """Convert an exception of a user's task to one message with its location; built-in tasks are not covered.
 
     Raises:
@@ -273,14 +276,14 @@ def own_task_errors(reference: str, task: Task) -> Generator[None]:
         raise InputError(message) from error
 
 
-def _kept(batch: BatchResult, keep: str) -> list[SimEpisode]:
+def _select_episodes(batch: BatchResult, keep: str) -> list[SimEpisode]:
     if keep == "success":
         return batch.episodes(np.flatnonzero(batch.success))
-    cut = [_until_invalid(batch, world) for world in range(len(batch.numbers))]
+    cut = [_valid_part(batch, world) for world in range(len(batch.numbers))]
     return [episode for episode in cut if len(episode) >= _SHORTEST]
 
 
-def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
+def _valid_part(batch: BatchResult, world: int) -> SimEpisode:
     """Return an episode up to its world's last valid state; its provenance marks an earlier end."""
     episode, end = batch.episode(world), int(batch.trajectories.invalid_step[world])
     if end < 0:
@@ -295,7 +298,7 @@ def _until_invalid(batch: BatchResult, world: int) -> SimEpisode:
     )
 
 
-def _aside(batch: BatchResult) -> list[InvalidAttempt]:
+def _list_invalid_attempts(batch: BatchResult) -> list[InvalidAttempt]:
     """Return the invalid worlds, up to their last valid state and with the command after it."""
     items: list[InvalidAttempt] = []
     for world in np.flatnonzero(~batch.trajectories.valid):
@@ -313,18 +316,18 @@ def _aside(batch: BatchResult) -> list[InvalidAttempt]:
     return items
 
 
-def _counts(batch: BatchResult) -> dict[str, int]:
+def _count_attempts(batch: BatchResult) -> dict[str, int]:
     reasons = Counter(f"invalid:{reason}" for reason in batch.trajectories.reason if reason)
     return {
         "attempted": len(batch.numbers),
         "success": int(batch.success.sum()),
         "invalid": int((~batch.trajectories.valid).sum()),
         **dict(sorted(reasons.items())),
-        **_placements(batch),
+        **_count_placements(batch),
     }
 
 
-def _placements(batch: BatchResult) -> dict[str, int]:
+def _count_placements(batch: BatchResult) -> dict[str, int]:
     """Count the worlds with placed clutter, and the draws for it."""
     trials = batch.initial.notes.get("scene/trials")
     if trials is None:

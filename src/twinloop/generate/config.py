@@ -26,7 +26,7 @@ from pydantic import (
 
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import mark_foreign, require_reference, resolve_beside
+from twinloop.core.extension import mark_foreign, require_reference, resolve_reference
 from twinloop.core.files import sha256_json
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.core.yaml_documents import load_yaml
@@ -42,11 +42,11 @@ from twinloop.randomize import (
 )
 from twinloop.tasks import open_task
 from twinloop.twin import TWINS, Twin, load_twin
-from twinloop.twin.library import ROBOTS
-from twinloop.twin.spec import describe
+from twinloop.twin.robot_names import ROBOTS
+from twinloop.twin.spec import describe_errors
 
 
-def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
+def use_identified(section: Any, run: Path, *, where: str) -> dict[str, Any]:
     """Return a ``randomization:`` section that draws from an identify run instead of its manual ranges.
 
     Raises:
@@ -62,7 +62,7 @@ def drawn_from(section: Any, run: Path, *, where: str) -> dict[str, Any]:
     return {**kept, "identified": str(run.resolve())}
 
 
-def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
+def load_identified(section: Any, where: str, folder: Path) -> tuple[dict[str, Any] | None, float]:
     """Return the distribution of ``randomization: {identified: RUN}``, and the factor on its covariance.
 
     Without ``kappa`` in the section the factor is the calibrated one of the run.
@@ -93,7 +93,7 @@ def identified_section(section: Any, where: str, folder: Path) -> tuple[dict[str
     return result["distribution"], float(kappa)
 
 
-def identified_ranges(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
+def identified_range_notes(identified: Mapping[str, Any] | None, kappa: float, twin: Twin) -> list[str]:
     """Return notes on ranges from an identify run; empty without one."""
     if identified is None:
         return []
@@ -144,7 +144,7 @@ class RolloutConfig(_Strict):
     environment_state: bool = False
 
     @model_serializer(mode="wrap")
-    def _as_before(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _omit_new_defaults(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Omit newer fields with default values, so that the hash of an older run does not change."""
         later = ("sensors", "environment_state")
         return {key: value for key, value in handler(self).items() if key not in later or value}
@@ -187,7 +187,7 @@ class GenerateConfig(_Strict):
     def batch_size(self) -> int:
         """Number of worlds that a worker simulates at once; with adaptive ranges a divisor of a round."""
         wanted = self.most_worlds
-        return _divisor(self.round_size, wanted) if self.round_size else wanted
+        return _largest_divisor(self.round_size, wanted) if self.round_size else wanted
 
     @property
     def round_size(self) -> int:
@@ -202,7 +202,9 @@ class GenerateConfig(_Strict):
         """Number of episodes per block: a multiple of the batch size, limited; no block spans two rounds."""
         batches = -(-self.episodes // self.batch_size)
         wanted = min(-(-batches // BLOCKS), max(1, MAX_BLOCK // self.batch_size))
-        return self.batch_size * (_divisor(self.round_size // self.batch_size, wanted) if self.round_size else wanted)
+        return self.batch_size * (
+            _largest_divisor(self.round_size // self.batch_size, wanted) if self.round_size else wanted
+        )
 
     @property
     def hash(self) -> str:
@@ -210,7 +212,7 @@ class GenerateConfig(_Strict):
         return sha256_json(self.model_dump(mode="json"))
 
 
-def _divisor(number: int, limit: int) -> int:
+def _largest_divisor(number: int, limit: int) -> int:
     """Return the largest divisor of ``number`` that is at most ``limit``."""
     return next(size for size in range(min(number, limit), 0, -1) if number % size == 0)
 
@@ -240,11 +242,13 @@ def read_config(
     """
     value, folder = mark_foreign(load_yaml(path), path), path.parent
     if randomize_from is not None and isinstance(value, dict):
-        value = {**value, "randomization": drawn_from(value.get("randomization"), randomize_from, where=str(path))}
-    return resolve(value, where=str(path), folder=folder, episodes=episodes, seed=seed, backend=backend, keep=keep)
+        value = {**value, "randomization": use_identified(value.get("randomization"), randomize_from, where=str(path))}
+    return resolve_config(
+        value, where=str(path), folder=folder, episodes=episodes, seed=seed, backend=backend, keep=keep
+    )
 
 
-def resolve(
+def resolve_config(
     value: Any,
     *,
     where: str,
@@ -259,17 +263,17 @@ def resolve(
         given = value if seed is None or not isinstance(value, dict) else {**value, "seed": seed}
         file = GenerateFile.model_validate(given)
     except ValidationError as error:
-        raise InputError(describe(error, where=where, model=GenerateFile)) from error
+        raise InputError(describe_errors(error, where=where, model=GenerateFile)) from error
     if backend is not None:
         file = file.model_copy(update={"rollout": file.rollout.model_copy(update={"backend": backend})})
     if episodes is not None and episodes < 1:
         raise InputError(f"--episodes {episodes}: at least one episode is needed.")
-    identified, kappa = identified_section(file.randomization, where, folder)
+    identified, kappa = load_identified(file.randomization, where, folder)
     config = GenerateConfig(
         file=file.model_copy(update={"render": None}),
-        render=None if file.render is None else _approved(file.render),
+        render=None if file.render is None else _approve_renderer(file.render),
         twin=_twin_reference(file.scene, where, folder),
-        task=require_reference(resolve_beside(file.scene.task, folder)),
+        task=require_reference(resolve_reference(file.scene.task, folder)),
         episodes=episodes or file.rollout.parallel_envs * file.rollout.episodes_per_env,
         seed=file.seed,
         keep=keep,
@@ -292,7 +296,7 @@ def _check_rounds(config: GenerateConfig, where: str) -> None:
         )
 
 
-def _approved(render: RenderConfig) -> RenderConfig:
+def _approve_renderer(render: RenderConfig) -> RenderConfig:
     return render.model_copy(update={"renderer": require_reference(render.renderer)})
 
 

@@ -19,12 +19,12 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, require_columns
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate.batches import history, known_plan, known_rounds
+from twinloop.generate.batches import adaptive_history, read_known_rounds, with_known_rounds
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.replay import root_config
+from twinloop.generate.replay import read_root_config
 from twinloop.randomize import Plan
+from twinloop.randomize.axes import MarginAxis, plan_axes, to_unit_cube
 from twinloop.randomize.coverage import MARGINAL_CELLS, PAIR_CELLS, TRIPLE_CELLS, CoverageCounter
-from twinloop.randomize.margins import MarginAxis, margins, to_unit
 from twinloop.stats import wilson
 
 _CHUNK = 4096  # episodes drawn at once; limits memory
@@ -43,18 +43,18 @@ def measure_coverage(plan: Plan, root: Path, *, episodes: int, strength: int = 2
     Returns:
         The content of ``twinloop/coverage.json``.
     """
-    axes = margins(plan)
+    axes = plan_axes(plan)
     attempted, kept = CoverageCounter(axes, strength=strength), CoverageCounter(axes, strength=strength)
     if axes:
         for start in range(0, episodes, _CHUNK):
-            attempted.add(to_unit(axes, plan.draw(range(start, min(start + _CHUNK, episodes)))))
-        for _, table in _kept(root, axes):
-            kept.add(to_unit(axes, table))
+            attempted.add(to_unit_cube(axes, plan.draw(range(start, min(start + _CHUNK, episodes)))))
+        for _, table in _read_draws(root, axes):
+            kept.add(to_unit_cube(axes, table))
     return {
         "schema": 1,
         "plan_hash": plan.hash,
         "cells": {"marginal": MARGINAL_CELLS, "pair": PAIR_CELLS, "triple": TRIPLE_CELLS},
-        "axes": [_axis(axis) for axis in axes],
+        "axes": [_axis_json(axis) for axis in axes],
         "attempted": attempted.result(),
         "kept": kept.result(),
     }
@@ -63,11 +63,11 @@ def measure_coverage(plan: Plan, root: Path, *, episodes: int, strength: int = 2
 def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
     """Return acceptance by constraints and effective sample sizes, if the plan has constraints or weights; else {}."""
     figures: dict[str, Any] = {}
-    if not plan.constraints and not plan.weighted:
+    if not plan.constraints and not plan.has_weights:
         return figures
     redraws, weights = [], []
     for start in range(0, episodes, _CHUNK):
-        drawn = plan.worlds(range(start, min(start + _CHUNK, episodes)))
+        drawn = plan.draw_worlds(range(start, min(start + _CHUNK, episodes)))
         redraws.append(drawn.redraws)
         weights.append(drawn.weight)
     if plan.constraints:
@@ -80,9 +80,9 @@ def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
             "rate": episodes / candidates,
             "interval": [float(interval.low), float(interval.high)],
         }
-    if plan.weighted:
+    if plan.has_weights:
         weight = np.concatenate(weights)
-        numbers = [numbers for numbers, _ in _kept(root, [])]
+        numbers = [numbers for numbers, _ in _read_draws(root, [])]
         kept = weight[np.concatenate(numbers)] if numbers else np.empty(0)
         figures["importance"] = {
             "effective_attempted": effective_size(weight),
@@ -92,7 +92,7 @@ def measure_draws(plan: Plan, root: Path, *, episodes: int) -> dict[str, Any]:
     return figures
 
 
-def draw_figures(
+def measure_run_draws(
     config: GenerateConfig, plan: Plan, root: Path, outcomes: Sequence[Mapping[str, int]]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Return metrics of the draws for a finished run's result, and the content of further JSON files by name.
@@ -100,31 +100,31 @@ def draw_figures(
     Args:
         outcomes: counts of every block, see `generate.batches`.
     """
-    known = known_plan(config, plan, outcomes)
+    known = with_known_rounds(config, plan, outcomes)
     coverage = measure_coverage(known, root, episodes=config.episodes)
     documents = {layout.COVERAGE: coverage}
-    figures = {"coverage": summary(coverage), **measure_draws(known, root, episodes=config.episodes)}
-    record = history(config, plan, outcomes)
+    figures = {"coverage": summarize_coverage(coverage), **measure_draws(known, root, episodes=config.episodes)}
+    record = adaptive_history(config, plan, outcomes)
     if record is not None:
         documents[layout.ADAPTIVE] = record
         figures["adaptive"] = {"rounds": len(record["rounds"]), "ranges": record["ranges"]}
     return figures, documents
 
 
-def summary(coverage: Mapping[str, Any]) -> dict[str, Any]:
+def summarize_coverage(coverage: Mapping[str, Any]) -> dict[str, Any]:
     """Return the metrics of a coverage that a result shows."""
     kept = coverage["kept"]
     pairs = kept.get("pairs", {})
     return {
         "axes": len(coverage["axes"]),
-        "marginal_occupied": _least([row["occupied"] for row in kept["marginals"]]),
+        "marginal_occupied": _smallest([row["occupied"] for row in kept["marginals"]]),
         "pair_occupied": pairs.get("occupied"),
         "pair_expected": pairs.get("expected"),
         "largest_hole": pairs.get("hole"),
     }
 
 
-def _least(values: list[float]) -> float | None:
+def _smallest(values: list[float]) -> float | None:
     return min(values) if values else None
 
 
@@ -139,17 +139,17 @@ def dataset_coverage(root: Path, *, strength: int = 2) -> dict[str, Any]:
     Raises:
         InputError: the dataset was not generated by twinloop, or with another version of the twin.
     """
-    return _measured(root, root, strength)
+    return _measure_source(root, root, strength)
 
 
 def rendered_documents(source: Path, root: Path) -> dict[str, dict[str, Any]]:
-    """Return the files of `draw_figures` for a dataset that was rendered from ``source``."""
+    """Return the files of `measure_run_draws` for a dataset that was rendered from ``source``."""
     record = dataset_history(source)
-    coverage = _same_coverage(source, root) or _measured(source, root, 2)
+    coverage = _reuse_coverage(source, root) or _measure_source(source, root, 2)
     return {layout.COVERAGE: coverage, **({} if record is None else {layout.ADAPTIVE: record})}
 
 
-def _same_coverage(source: Path, root: Path) -> dict[str, Any] | None:
+def _reuse_coverage(source: Path, root: Path) -> dict[str, Any] | None:
     """Return the stored coverage of the source, if all its episodes were rendered."""
     path = source / layout.COVERAGE
     if not path.is_file() or not np.array_equal(DatasetReader(source).numbers, DatasetReader(root).numbers):
@@ -163,10 +163,10 @@ def dataset_history(root: Path) -> dict[str, Any] | None:
     return read_json(path) if path.is_file() else None
 
 
-def _measured(source: Path, root: Path, strength: int) -> dict[str, Any]:
+def _measure_source(source: Path, root: Path, strength: int) -> dict[str, Any]:
     """Return the coverage of the dataset ``root`` under the plan of ``source``, from which it was made."""
     reader = DatasetReader(source)
-    config = root_config(reader) if reader.ours else {}
+    config = read_root_config(reader) if reader.ours else {}
     if "generate" not in config:
         raise InputError(f"{source} was not generated from a randomization, so there is no parameter space to cover.")
     resolved = GenerateConfig.model_validate(config["generate"])
@@ -176,22 +176,24 @@ def _measured(source: Path, root: Path, strength: int) -> dict[str, Any]:
             f"The twin {plan.twin.name} is not the one that {source} was made with, so its draws cannot be repeated. "
             f"The stored coverage is in {root / layout.COVERAGE}."
         )
-    return measure_coverage(_known(source, resolved, plan), root, episodes=resolved.episodes, strength=strength)
+    return measure_coverage(
+        _read_known_plan(source, resolved, plan), root, episodes=resolved.episodes, strength=strength
+    )
 
 
-def _known(root: Path, config: GenerateConfig, plan: Plan) -> Plan:
+def _read_known_plan(root: Path, config: GenerateConfig, plan: Plan) -> Plan:
     record = dataset_history(root)
     if record is None:
-        return known_plan(config, plan, [entry.outcome for entry in WriteProgress.load(root).blocks])
-    return plan.knowing(known_rounds(record))
+        return with_known_rounds(config, plan, [entry.outcome for entry in WriteProgress.load(root).blocks])
+    return plan.with_rounds(read_known_rounds(record))
 
 
-def _axis(axis: MarginAxis) -> dict[str, Any]:
+def _axis_json(axis: MarginAxis) -> dict[str, Any]:
     ends = axis.to_si(np.array([1e-3, 1 - 1e-3]))
     return {"name": axis.name, "names": list(axis.names), "unit": axis.unit, "range": ends.tolist()}
 
 
-def _kept(root: Path, axes: list[MarginAxis]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
+def _read_draws(root: Path, axes: list[MarginAxis]) -> Iterator[tuple[NDArray[np.int64], ParamTable]]:
     """Yield episode numbers and drawn values of a dataset, file by file."""
     names = tuple(axis.names[0] for axis in axes)
     columns = [_NUMBER, *(f"provenance/rand.{name.replace('/', '.')}" for name in names)]

@@ -13,11 +13,11 @@ from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError
 from twinloop.core.profile import span
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.lerobot.parquet import fixed_lists
+from twinloop.dataset.lerobot.parquet import to_fixed_lists
 from twinloop.dataset.side_tables import check_name
 from twinloop.dataset.spec import ReadingSpec
-from twinloop.rollout import BodySensors, SensorReading, reading_columns, reporting_sensors
-from twinloop.tasks.protocol import Task, TrackedTask, is_tracked
+from twinloop.rollout import BodySensors, SensorReading, reading_columns, select_sensors
+from twinloop.tasks.protocol import Task, TrackedTask, has_tracked_values
 from twinloop.twin import Twin
 
 SAMPLES = "readings/"  # prefix of a sensor's side table, before the sensor's name
@@ -34,7 +34,7 @@ def reading_specs(twin: Twin, asked: Sequence[str] | str) -> tuple[ReadingSpec, 
         InputError: a sensor's readings are no rows of numbers, or its name is not valid for a side table.
     """
     specs: list[ReadingSpec] = []
-    for name in reporting_sensors(twin, asked):
+    for name in select_sensors(twin, asked):
         check_name(_table_name(name))
         columns = reading_columns(twin, name)
         specs.append(ReadingSpec(name=_feature_name(twin, name), columns=tuple(columns), units=tuple(columns.values())))
@@ -47,7 +47,7 @@ def environment_spec(task: Task) -> ReadingSpec:
     Raises:
         InputError: the task has no tracked values.
     """
-    if not is_tracked(task):
+    if not has_tracked_values(task):
         raise InputError(
             f"The task {task.name} has no tracked values (environment_names, environment). "
             "Leave environment_state out, or add them to the task."
@@ -57,7 +57,7 @@ def environment_spec(task: Task) -> ReadingSpec:
     return ReadingSpec(name=ENVIRONMENT.removeprefix("observation."), columns=names, units=units)
 
 
-def with_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
+def add_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[SimEpisode]:
     """Return the episodes with the tracked values of the scene at each frame."""
     return [
         replace(episode, readings={**episode.readings, ENVIRONMENT: task.environment(episode.states[:-1])})
@@ -65,7 +65,7 @@ def with_environment(task: TrackedTask, episodes: Sequence[SimEpisode]) -> list[
     ]
 
 
-def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
+def add_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple[list[SimEpisode], Felt]:
     """Return the episodes with the delivered sensor readings at each frame, and all samples of the sensors."""
     kept: list[SimEpisode] = []
     felt: Felt = {_table_name(name): [] for name in sensors.names}
@@ -75,7 +75,7 @@ def with_readings(sensors: BodySensors, episodes: Sequence[SimEpisode]) -> tuple
         frames = {f"observation.{_feature_name(sensors.twin, name)}": reading.frames for name, reading in read.items()}
         kept.append(replace(episode, readings={**episode.readings, **frames}))
         for name, reading in read.items():
-            felt[_table_name(name)].append(_samples(episode.number, reading))
+            felt[_table_name(name)].append(_sample_table(episode.number, reading))
     return kept, felt
 
 
@@ -87,13 +87,13 @@ def _table_name(name: str) -> str:
     return SAMPLES + name
 
 
-def _samples(number: int, reading: SensorReading) -> pa.Table:
+def _sample_table(number: int, reading: SensorReading) -> pa.Table:
     """Return one row per sample: the episode, its sampling and delivery times in s, and its values."""
     return pa.table(
         {
             "number": pa.array(np.full(len(reading.time), number), pa.int64()),
             "time": pa.array(reading.time, pa.float64()),
             "delivered": pa.array(reading.delivered, pa.float64()),
-            "values": fixed_lists(reading.values.astype(np.float32)),
+            "values": to_fixed_lists(reading.values.astype(np.float32)),
         }
     )

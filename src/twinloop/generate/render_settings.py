@@ -12,7 +12,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.spec import CameraSpec
 from twinloop.render.annotate import AnnotationSettings
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 CLEAN, DEVICE = "clean", "device"
 
@@ -83,7 +83,7 @@ class RenderConfig(BaseModel):
         for name in self.sizes:
             if name not in wanted:
                 raise UnknownNameError("camera", name, wanted, where="the cameras to render, which it gives a size")
-        own = {name: picture_size(text) for name, text in self.sizes.items()}
+        own = {name: parse_image_size(text) for name, text in self.sizes.items()}
         sizes = {name: own.get(name, (self.width, self.height)) for name in wanted}
         return tuple(CameraSpec(name=name, height=height, width=width) for name, (width, height) in sizes.items())
 
@@ -97,10 +97,10 @@ def render_config(values: Mapping[str, Any], *, where: str) -> RenderConfig:
     try:
         return RenderConfig.model_validate(dict(values))
     except ValidationError as error:
-        raise InputError(describe(error, where=where, model=RenderConfig)) from error
+        raise InputError(describe_errors(error, where=where, model=RenderConfig)) from error
 
 
-def picture_size(text: str) -> tuple[int, int]:
+def parse_image_size(text: str) -> tuple[int, int]:
     """Return width and height of a text such as ``640x480``.
 
     Raises:
@@ -115,7 +115,7 @@ def picture_size(text: str) -> tuple[int, int]:
     return width, height
 
 
-def chosen_episodes(asked: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
+def select_episodes(asked: int | str | Sequence[int] | None, count: int, *, where: str) -> list[int]:
     """Return the sorted indices of the chosen episodes among ``count``, each once; see `RenderConfig`.
 
     Raises:
@@ -129,13 +129,13 @@ def chosen_episodes(asked: int | str | Sequence[int] | None, count: int, *, wher
         return list(range(min(int(asked), count)))
     found: set[int] = set()
     for part in asked.split(",") if isinstance(asked, str) else asked:
-        found.update(_part(str(part).strip(), count, asked, where))
+        found.update(_parse_part(str(part).strip(), count, asked, where))
     if not found:
         raise InputError(f"Episodes {asked!r}: none of the {count} of {where}.")
     return sorted(found)
 
 
-def _part(part: str, count: int, asked: object, where: str) -> range:
+def _parse_part(part: str, count: int, asked: object, where: str) -> range:
     match = re.fullmatch(r"(\d*)(:?)(\d*)", part)
     if match is None:
         raise InputError(

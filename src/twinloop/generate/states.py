@@ -12,15 +12,22 @@ from typing import Any
 
 from twinloop.core.console import track
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.pool import LocalProcesses, WorkEngine, cores
-from twinloop.core.profile import Profile, profiling, span
+from twinloop.core.pool import LocalProcesses, WorkEngine, count_cores
+from twinloop.core.profile import Profile, record_spans, span
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.invalid_worlds import InvalidAttempt
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.generate.batches import BatchOutcome, GenerateBatch, dataset_units, rounds_left, work, work_here
-from twinloop.generate.config import GenerateConfig, identified_ranges, load_plan
-from twinloop.generate.coverage import draw_figures
+from twinloop.generate.batches import (
+    BatchOutcome,
+    GenerateBatch,
+    dataset_units,
+    find_ready_blocks,
+    run_batch_job,
+    run_batch_job_locally,
+)
+from twinloop.generate.config import GenerateConfig, identified_range_notes, load_plan
+from twinloop.generate.coverage import measure_run_draws
 from twinloop.generate.readings import Felt, environment_spec, reading_specs
 from twinloop.randomize import Plan
 from twinloop.rollout import software_versions
@@ -47,7 +54,7 @@ def open_engine(name: str = "local", *, workers: int = 0) -> WorkEngine:
         raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
     kind, _, address = name.partition(":")
     if name == "local":
-        return LocalProcesses(workers or cores())
+        return LocalProcesses(workers or count_cores())
     if kind == "ray":
         from twinloop.simulate.ray_cluster import RayCluster
 
@@ -76,12 +83,12 @@ def generate_states(
     Raises:
         TwinloopError: the input is wrong, the folder is in use, or the disk is full; committed blocks are kept.
     """
-    with profiling(profile), span("start"):
+    with record_spans(profile), span("start"):
         open_backend(config.file.rollout.backend)
         plan = load_plan(config)
         spec = dataset_spec(config, plan)
         with DatasetWriter.open(output, spec, resume=resume) as writer:
-            here = LocalProcesses(min(workers, batches(config, writer.next_block)))
+            here = LocalProcesses(min(workers, count_batches(config, writer.next_block)))
             with nullcontext(engine) if engine else here as place:
                 batch = GenerateBatch(
                     config=config.model_dump_json(),
@@ -90,18 +97,18 @@ def generate_states(
                     nthread=place.threads,
                     profile=profile is not None,
                 )
-                while batches(config, writer.next_block) > 0:
-                    blocks, rounds = rounds_left(config, plan, writer.outcomes, writer.next_block)
+                while count_batches(config, writer.next_block) > 0:
+                    blocks, rounds = find_ready_blocks(config, plan, writer.outcomes, writer.next_block)
                     _generate_blocks(config, writer, blocks, replace(batch, rounds=rounds), place, profile)
             with span("coverage"):
-                facts, documents = draw_figures(config, plan, writer.path, writer.outcomes)
-            result = {**_result(config, plan, writer), **facts}
+                facts, documents = measure_run_draws(config, plan, writer.path, writer.outcomes)
+            result = {**_make_result(config, plan, writer), **facts}
             with span("commit"):
                 writer.finish(result, documents=documents)
     return result
 
 
-def batches(config: GenerateConfig, first_block: int = 0) -> int:
+def count_batches(config: GenerateConfig, first_block: int = 0) -> int:
     """Return the number of batches from a block on."""
     return -(-(config.episodes - first_block * config.block_size) // config.batch_size)
 
@@ -114,30 +121,32 @@ def _generate_blocks(
     engine: WorkEngine,
     profile: Profile | None,
 ) -> None:
-    jobs = _jobs(config, blocks, batch)
-    total = sum(len(_starts(config, block)) for block in blocks)
-    done = track(engine.map(work if engine.elsewhere else work_here, jobs), label="simulate", total=total)
+    jobs = _make_jobs(config, blocks, batch)
+    total = sum(len(_batch_starts(config, block)) for block in blocks)
+    done = track(
+        engine.map(run_batch_job if engine.elsewhere else run_batch_job_locally, jobs), label="simulate", total=total
+    )
     for block, outcomes in itertools.groupby(done, key=lambda pair: pair[0].block):
-        kept, aside, counts, felt = _gather((outcome for _, outcome in outcomes), profile)
+        kept, aside, counts, felt = _merge_outcomes((outcome for _, outcome in outcomes), profile)
         with span("commit"):
             writer.commit_block(block, kept, outcome=counts, aside=aside, tables=felt)
 
 
-def _starts(config: GenerateConfig, block: int) -> range:
+def _batch_starts(config: GenerateConfig, block: int) -> range:
     """Return the first episode number of each batch of a block."""
     start = block * config.block_size
     return range(start, min(start + config.block_size, config.episodes), config.batch_size)
 
 
-def _jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterator[GenerateBatch]:
+def _make_jobs(config: GenerateConfig, blocks: range, batch: GenerateBatch) -> Iterator[GenerateBatch]:
     """Yield the batches of these blocks as copies of a template."""
     for block in blocks:
-        for start in _starts(config, block):
+        for start in _batch_starts(config, block):
             numbers = tuple(range(start, min(start + config.batch_size, config.episodes)))
             yield replace(batch, block=block, numbers=numbers)
 
 
-def _gather(
+def _merge_outcomes(
     outcomes: Iterable[BatchOutcome], profile: Profile | None
 ) -> tuple[list[SimEpisode], list[InvalidAttempt], dict[str, int], Felt]:
     """Merge the outcomes of the batches of one block."""
@@ -156,8 +165,8 @@ def _gather(
     return kept, aside, dict(sorted(counts.items())), felt
 
 
-def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
-    counts = writer.outcome
+def _make_result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[str, Any]:
+    counts = writer.total_outcome
     attempted, success = counts["attempted"], counts["success"]
     interval = wilson(success, attempted)
     return {
@@ -178,11 +187,11 @@ def _result(config: GenerateConfig, plan: Plan, writer: DatasetWriter) -> dict[s
         "reasons": {key[8:]: count for key, count in sorted(counts.items()) if key.startswith("invalid:")},
         "episodes": writer.episodes,
         "frames": writer.frames,
-        **_placements(counts),
+        **_placement_acceptance(counts),
     }
 
 
-def _placements(counts: Mapping[str, int]) -> dict[str, Any]:
+def _placement_acceptance(counts: Mapping[str, int]) -> dict[str, Any]:
     """Return how many draws of clutter were accepted."""
     placed, drawn = counts.get("placed", 0), counts.get("placements", 0)
     return {"clutter": {"placed": placed, "drawn": drawn, "acceptance": placed / drawn}} if drawn else {}
@@ -203,13 +212,13 @@ def dataset_spec(config: GenerateConfig, plan: Plan) -> DatasetSpec:
         twin_hash=twin.hash,
         config_hash=config.hash,
         block_size=config.block_size,
-        unsteady=_unsteady(plan),
+        unsteady=_has_variable_period(plan),
         readings=(*tracked, *reading_specs(twin, rollout.sensors)),
-        ranges=tuple(identified_ranges(config.identified, config.kappa, twin)),
+        ranges=tuple(identified_range_notes(config.identified, config.kappa, twin)),
     )
 
 
-def _unsteady(plan: Plan) -> bool:
+def _has_variable_period(plan: Plan) -> bool:
     """Return whether the control period may differ from the nominal one in some world."""
     drawn = {name for draw in plan.draws for name in draw.names}
     clock = [param for name, param in plan.twin.params.items() if param.quantity.stage == "clock"]

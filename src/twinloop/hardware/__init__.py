@@ -1,6 +1,6 @@
 """Open robots of one protocol (virtual ones by seed, the user's by file), and drive and record them."""
 
-from twinloop.hardware.hidden import HiddenCell, fault_names, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, fault_names, make_hidden_cell
 from twinloop.hardware.protocol import Clock, NotConnectedError, Robot, WallClock, check_robot
 from twinloop.hardware.record import record
 from twinloop.hardware.registry import open_robot, robot_names
@@ -17,7 +17,7 @@ __all__ = [
     "WallClock",
     "check_robot",
     "fault_names",
-    "hidden_cell",
+    "make_hidden_cell",
     "open_robot",
     "record",
     "robot_names",

@@ -46,12 +46,12 @@ class GearedTwin:
     torque: NDArray[np.intp]
     gear: NDArray[np.intp]
 
-    def qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
+    def convert_qpos(self, twin: Twin, qpos: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert positions ``(nq,)`` of the plain twin to the geared model, with gears in mid-backlash."""
         return geared_qpos(self.twin.model, twin.model, qpos)
 
 
-def with_gears(twin: Twin) -> GearedTwin:
+def add_robot_gears(twin: Twin) -> GearedTwin:
     """Return the twin with backlash at every robot joint, and without command limits of its servos.
 
     `VirtualArms` applies the command limit instead, before the servo's feedback is added. All dry friction is at the
@@ -100,7 +100,7 @@ class CommandQueue:
         self._commands = np.concatenate([self._commands[:, settled:], command[:, None]], axis=1)
         self._arrivals = np.concatenate([self._arrivals[:, settled:], arrival[:, None]], axis=1)
 
-    def in_force(self, now: NDArray[np.int64]) -> NDArray[np.float64]:
+    def active_command(self, now: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return the newest command that has arrived at steps ``(nworld,)``, per actuator, ``(nworld, nu)``."""
         arrived = self._arrivals <= now[:, None, None] + _ARRIVAL_ROUND_OFF
         newest = np.count_nonzero(arrived, axis=1) - 1
@@ -134,15 +134,15 @@ class VirtualArms:
         self._hidden, self._seed, self._sessions = hidden, seed, np.asarray(sessions, dtype=np.int64)
         limited = twin.model.actuator_ctrllimited.astype(bool)[:, None]
         self._limits = np.where(limited, twin.model.actuator_ctrlrange, [-np.inf, np.inf]).T
-        self._feedback = _feedback(twin)
+        self._feedback = _position_feedback(twin)
         self._servo = twin.robot.control == "position"
         self._table = twin.table(self.nsession, hidden.params)
-        self._dt, self._geared, self.units = twin.dt, with_gears(twin), twin.units
+        self._dt, self._geared, self.units = twin.dt, add_robot_gears(twin), twin.units
         self._load_columns()
         self._make_batch(twin, nthread)
         self._steps = np.zeros(self.nsession, dtype=np.int64)
         self._calls = {"oversleep": 0, "lateness": 0, "read": 0}
-        self._line = CommandQueue(self._target(np.tile(twin.home()[1], (self.nsession, 1))))
+        self._line = CommandQueue(self._servo_target(np.tile(twin.home()[1], (self.nsession, 1))))
         self._run(np.full(self.nsession, round(SETTLE_S / self._dt)))
         self._steps[:] = 0
 
@@ -156,7 +156,7 @@ class VirtualArms:
         return self._steps.astype(np.float64) * self._dt
 
     @property
-    def links(self) -> NDArray[np.float64]:
+    def link_positions(self) -> NDArray[np.float64]:
         """True joint positions on the link side, ``(nsession, n)`` in rad or m, without encoder errors."""
         return self._qpos[:, self._geared.link_qpos].copy()
 
@@ -187,7 +187,7 @@ class VirtualArms:
         sent = np.clip(self.units.to_si(values) if self._servo else values, *self._limits)
         lateness = self._hidden.lateness * self._draw("lateness", 1)
         arrival = self._steps[:, None] + (self._delay + lateness) / self._dt
-        self._line.send(self._target(sent), arrival, self._steps)
+        self._line.send(self._servo_target(sent), arrival, self._steps)
         return self.units.from_si(sent) if self._servo else sent
 
     def _load_columns(self) -> None:
@@ -199,7 +199,7 @@ class VirtualArms:
 
     def _make_batch(self, twin: Twin, nthread: int) -> None:
         geared, home = self._geared, InitialState.home(twin, self.nsession)
-        qpos = np.tile(geared.qpos(twin, twin.home()[0]), (self.nsession, 1))
+        qpos = np.tile(geared.convert_qpos(twin, twin.home()[0]), (self.nsession, 1))
         initial = InitialState(
             qpos=qpos,
             qvel=np.zeros((self.nsession, geared.twin.model.nv)),
@@ -216,7 +216,7 @@ class VirtualArms:
         self._qpos, self._ctrl = self._batch.bind("qpos"), self._batch.bind("ctrl")
         self._torque = self._batch.bind("sensordata")
 
-    def _target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _servo_target(self, command: NDArray[np.float64]) -> NDArray[np.float64]:
         """Convert a command to a true position through the servo's encoder; a torque stays unchanged."""
         return encoder_command(command, self._offset, self._scale) + self._bias if self._servo else command
 
@@ -235,14 +235,14 @@ class VirtualArms:
         geared, hidden = self._geared, self._hidden
         # kp (control − motor) becomes kp (command − link): the servo's feedback is on the link side.
         ahead = self._qpos[:, geared.motor_qpos] - self._qpos[:, geared.link_qpos]
-        self._ctrl[...] = self._line.in_force(self._steps) + self._feedback * ahead
+        self._ctrl[...] = self._line.active_command(self._steps) + self._feedback * ahead
         transmitted = np.abs(self._torque[:, geared.torque])
         self._friction[:, geared.motor_dof] = self._dry + hidden.load_friction * transmitted
         self._batch.step(sessions)
         self._steps[sessions] += 1
 
 
-def _feedback(twin: Twin) -> NDArray[np.float64]:
+def _position_feedback(twin: Twin) -> NDArray[np.float64]:
     """Position feedback of each actuator per unit of its command, ``(nu,)``: 1 for a servo, 0 for a motor."""
     model = twin.model
     gain, bias = model.actuator_gainprm[:, 0], model.actuator_biasprm[:, 1]

@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
 from twinloop.hardware.call_thread import CallThread
+from twinloop.hardware.driver_answers import joint_values, to_float
 from twinloop.hardware.protocol import POSITION, SEEN, TORQUE, Clock, Robot
-from twinloop.hardware.reports import joint_values, number
 
 _ROUND_OFF_S = 1e-6
 _FASTEST = 2.0  # largest speed of a real robot's clock relative to the computer's
@@ -63,11 +63,11 @@ class CheckedClock:
             except KeyboardInterrupt:  # Ctrl-C, while it sleeps
                 raise
             except BaseException as error:  # noqa: BLE001  # whatever a driver raises, SystemExit included
-                self._fail(f"its clock does not wait: {raised(error)}")
+                self._fail(f"its clock does not wait: {describe_error(error)}")
         if self.now() < moment - _ROUND_OFF_S:
             self._fail(f"its clock returns {moment - self._last:.3g} s before the moment waited for")
             time.sleep(max(0.0, moment - self.now()))
-        self._pace()
+        self._sleep_if_fast()
 
     def _read(self) -> None:
         try:
@@ -75,7 +75,7 @@ class CheckedClock:
         except KeyboardInterrupt:
             raise
         except BaseException as error:  # noqa: BLE001  # as above
-            self._fail(f"its clock does not answer: {raised(error)}")
+            self._fail(f"its clock does not answer: {describe_error(error)}")
             return
         if not math.isfinite(value) or value < self._last - _ROUND_OFF_S:
             self._fail(f"its clock went from {self._last:g} to {value:g} s")
@@ -86,7 +86,7 @@ class CheckedClock:
         if not self.fault:
             self.fault, self._last = reason, self._last if math.isfinite(self._last) else 0.0
 
-    def _pace(self) -> None:
+    def _sleep_if_fast(self) -> None:
         """Sleep if a real robot's time has passed faster than the computer's."""
         now, wall = self.now(), time.perf_counter()
         if self._real and self._woken is not None:
@@ -128,7 +128,7 @@ class RobotDescription:
             observation_features=dict(robot.observation_features),
             action_features=dict(robot.action_features),
         )
-        problem = found._problem()
+        problem = found._find_contradiction()
         if problem:
             raise InputError(f"{found.origin} breaks the protocol of robots: {problem}. See hardware.protocol.Robot.")
         return found
@@ -152,7 +152,7 @@ class RobotDescription:
             if isinstance(shape, tuple) and len(shape) == 3
         }
 
-    def _problem(self) -> str:
+    def _find_contradiction(self) -> str:
         """Return the first contradiction, or ""."""
         joints = list(self.units.names)
         if len(set(joints)) < len(joints):
@@ -192,13 +192,13 @@ class RobotDriver:
         self._thread = CallThread(f"robot {type(robot).__name__}")
         self._address = type(robot).__name__
         try:
-            self.description: RobotDescription = self._opened(lambda: RobotDescription.read(robot))
+            self.description: RobotDescription = self._call_without_limit(lambda: RobotDescription.read(robot))
             found = self.description
             self.name, self.units = found.name, found.units
             self.source: Source = found.source
             self._address = self.origin = found.origin
             self.observation_features, self.action_features = found.observation_features, found.action_features
-            self.clock: CheckedClock = self._opened(self._read_clock)
+            self.clock: CheckedClock = self._call_without_limit(self._read_clock)
         except BaseException:
             self._thread.close()
             raise
@@ -222,12 +222,12 @@ class RobotDriver:
             InputError: it is not calibrated, or connecting has changed its properties.
             RobotLostError: it raised an error.
         """
-        self._opened(self._connect, kind=RobotLostError)
-        self.clock = self._opened(self._read_clock, kind=RobotLostError)
+        self._call_without_limit(self._connect, kind=RobotLostError)
+        self.clock = self._call_without_limit(self._read_clock, kind=RobotLostError)
 
     def calibrate(self) -> None:
         """Calibrate the robot, without a time limit."""
-        self._opened(self.robot.calibrate, kind=RobotLostError)
+        self._call_without_limit(self.robot.calibrate, kind=RobotLostError)
 
     def configure(self) -> None:
         """Do nothing: `connect` configures."""
@@ -238,7 +238,7 @@ class RobotDriver:
         Raises:
             RobotLostError: it raised, did not answer in time, or returned something else.
         """
-        return self.call(lambda: self._observation(self.robot.get_observation()))
+        return self.call(lambda: self._convert_observation(self.robot.get_observation()))
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
         """Issue a command; returns the command that the driver reports.
@@ -247,7 +247,7 @@ class RobotDriver:
             RobotLostError: it raised, did not answer in time, or returned no readable command.
         """
         given, keys = dict(action), list(self.action_features)
-        return self.call(lambda: dict(zip(keys, self._sent(given, keys), strict=True)))
+        return self.call(lambda: dict(zip(keys, self._convert_action(given, keys), strict=True)))
 
     def disconnect(self) -> None:
         """Disconnect the robot; wait a moment for a call that has not returned.
@@ -259,13 +259,13 @@ class RobotDriver:
             self._thread.wait(_FAREWELL_S)
         self.call(self.robot.disconnect)
 
-    def attribute(self, name: str) -> Any:
+    def read_attribute(self, name: str) -> Any:
         """Return an attribute outside the protocol, such as a task, or None if the driver lacks it.
 
         Raises:
             InputError: it cannot be read.
         """
-        return self._opened(lambda: getattr(self.robot, name, None))
+        return self._call_without_limit(lambda: getattr(self.robot, name, None))
 
     def close(self) -> None:
         """End the thread."""
@@ -279,24 +279,24 @@ class RobotDriver:
         """
 
         def as_lost(error: BaseException) -> TwinloopError:
-            return error if isinstance(error, RobotLostError) else RobotLostError(self._silent(error))
+            return error if isinstance(error, RobotLostError) else RobotLostError(self._no_answer_text(error))
 
-        return self._called(call, self.patience_s, as_lost)
+        return self._run_call(call, self.patience_s, as_lost)
 
     def _get_vitals(self) -> dict[str, float]:
         """Return temperatures in °C and torques in N·m of the drives; see `excite_guard.DriveHealth`."""
         vitals: Any = self.robot
-        return self.call(lambda: {str(key): number(value) for key, value in dict(vitals.get_vitals()).items()})
+        return self.call(lambda: {str(key): to_float(value) for key, value in dict(vitals.get_vitals()).items()})
 
-    def _opened(self, call: Callable[[], Any], kind: type[TwinloopError] = InputError) -> Any:
+    def _call_without_limit(self, call: Callable[[], Any], kind: type[TwinloopError] = InputError) -> Any:
         """Return the result of a call without a time limit; a `TwinloopError` is raised unchanged."""
 
         def as_ours(error: BaseException) -> TwinloopError:
-            return error if isinstance(error, TwinloopError) else kind(self._silent(error))
+            return error if isinstance(error, TwinloopError) else kind(self._no_answer_text(error))
 
-        return self._called(call, np.inf, as_ours)
+        return self._run_call(call, np.inf, as_ours)
 
-    def _called(
+    def _run_call(
         self, call: Callable[[], Any], patience_s: float, as_ours: Callable[[BaseException], TwinloopError]
     ) -> Any:
         began = time.perf_counter()
@@ -311,8 +311,8 @@ class RobotDriver:
         error = as_ours(result.error)
         raise error from (None if error is result.error else result.error)
 
-    def _silent(self, error: BaseException) -> str:
-        return f"{self._address} does not answer: {raised(error)}."
+    def _no_answer_text(self, error: BaseException) -> str:
+        return f"{self._address} does not answer: {describe_error(error)}."
 
     def _connect(self) -> None:
         self.robot.connect()
@@ -328,23 +328,27 @@ class RobotDriver:
     def _read_clock(self) -> CheckedClock:
         return CheckedClock(self.robot.clock, real=self.source == "real")
 
-    def _observation(self, answer: Mapping[str, Any]) -> dict[str, Any]:
+    def _convert_observation(self, answer: Mapping[str, Any]) -> dict[str, Any]:
         try:
             keys = self.description.joint_keys + self.description.tracked_keys
             numbers = dict(zip(keys, joint_values(answer, keys).tolist(), strict=True))
-            return numbers | {key: _picture(key, answer[key], shape) for key, shape in self.description.cameras.items()}
+            return numbers | {
+                key: _copy_image(key, answer[key], shape) for key, shape in self.description.cameras.items()
+            }
         except Exception as error:
-            raise RobotLostError(f"{self.origin} gave an observation that cannot be read ({raised(error)}).") from error
+            raise RobotLostError(
+                f"{self.origin} gave an observation that cannot be read ({describe_error(error)})."
+            ) from error
 
-    def _sent(self, action: dict[str, float], keys: list[str]) -> list[float]:
+    def _convert_action(self, action: dict[str, float], keys: list[str]) -> list[float]:
         answer = self.robot.send_action(action)
         try:
             return joint_values(answer, keys).tolist()
         except Exception as error:
-            raise RobotLostError(f"{self.origin} did not return the sent command ({raised(error)}).") from error
+            raise RobotLostError(f"{self.origin} did not return the sent command ({describe_error(error)}).") from error
 
 
-def _picture(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
+def _copy_image(key: str, value: Any, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     """Return a copy: a camera's driver may write the next image into the same memory."""
     picture = np.array(value)
     if picture.shape != shape or picture.dtype != np.uint8:

@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_bytes, write_bytes, write_text
-from twinloop.core.plain import plain
+from twinloop.core.plain import to_plain_value
 from twinloop.core.records import freeze_fields
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.hardware.limits import MotionLimits
@@ -70,7 +70,7 @@ class ExcitationPlan:
         """Duration of one pass in s."""
         return len(self.commands) / self.hz
 
-    def peaks(self) -> dict[str, dict[str, float]]:
+    def command_peaks(self) -> dict[str, dict[str, float]]:
         """Return each joint's lowest and highest command and largest speed and acceleration, in SI units."""
         rate = np.diff(self.commands, axis=0) * self.hz
         change = np.diff(rate, axis=0) * self.hz
@@ -84,14 +84,14 @@ class ExcitationPlan:
             for j, joint in enumerate(self.joints)
         }
 
-    def refuse_broken(self, where: str) -> None:
+    def require_within_limits(self, where: str) -> None:
         """Raise an error for commands outside the limits.
 
         Raises:
             InputError: names the joint and the limit.
         """
         limits, slack = self.limits, 1.0 + 1e-6
-        for j, (joint, peak) in enumerate(self.peaks().items()):
+        for j, (joint, peak) in enumerate(self.command_peaks().items()):
             if peak["low"] < limits.low[j] - 1e-6 or peak["high"] > limits.high[j] + 1e-6:
                 raise InputError(
                     f"{where} commands {joint} from {peak['low']:.3f} to {peak['high']:.3f}; its limits are "
@@ -142,10 +142,10 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
     """Write ``path`` and the commands' CSV file next to it.
 
     Raises:
-        InputError: see `refuse_plan_name`.
+        InputError: see `require_plan_name`.
     """
-    refuse_plan_name(path)
-    table = _csv(plan)
+    require_plan_name(path)
+    table = _format_csv(plan)
     value = {
         "schema": SCHEMA,
         "kind": "excitation",
@@ -158,9 +158,9 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
         "seconds": plan.seconds,
         "repeat": plan.repeat,
         "home": plan.home.tolist(),
-        "limits": plain(plan.limits),
+        "limits": to_plain_value(plan.limits),
         "following": plan.following.tolist(),
-        "peaks": plan.peaks(),
+        "peaks": plan.command_peaks(),
         "expected": {name: dict(row) for name, row in plan.expected.items()},
         "made": dict(plan.made),
         "commands": path.with_suffix(".csv").name,
@@ -170,7 +170,7 @@ def save_excitation(plan: ExcitationPlan, path: Path) -> None:
     write_text(path, yaml.safe_dump(value, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120))
 
 
-def refuse_plan_name(path: Path) -> None:
+def require_plan_name(path: Path) -> None:
     """Check before the search that a plan's file can be written afterwards.
 
     Raises:
@@ -214,11 +214,11 @@ def load_excitation(path: Path) -> ExcitationPlan:
     given |= {"joints": tuple(value.joints), "limits": MotionLimits(**value.limits.model_dump())}
     given["commands"] = _read_csv(data, value.joints, beside)
     plan = ExcitationPlan(**given)
-    plan.refuse_broken(str(path))
+    plan.require_within_limits(str(path))
     return plan
 
 
-def _csv(plan: ExcitationPlan) -> bytes:
+def _format_csv(plan: ExcitationPlan) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["time", *plan.joints])

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.hardware.excite import ExcitationPlan
-from twinloop.hardware.excite_guard import GuardedRobot, GuardOptions, stopped_by_hand
+from twinloop.hardware.excite_guard import GuardedRobot, GuardOptions, stop_on_signals
 from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.protocol import Robot
 from twinloop.hardware.record import command_kind, record
-from twinloop.hardware.teleop_motion import minimum_jerk
+from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
 
 Array = NDArray[np.float64]
 OnAbort = Literal["hold", "return"]
@@ -65,16 +65,16 @@ def excite(
     Raises:
         InputError: the robot has other joints, or the way to the start is blocked.
     """
-    refuse_misfit(robot, plan)
+    require_matching_robot(robot, plan)
     guarded = GuardedRobot(robot, plan, guard or GuardOptions())
     episodes: list[Episode] = []
-    with stopped_by_hand(guarded):
+    with stop_on_signals(guarded):
         for number in range(plan.repeat if repeat is None else repeat):
-            _approach(guarded, plan, clearance)
+            _drive_to_start(guarded, plan, clearance)
             if guarded.reason:
                 break
-            episode = record(guarded.robot, guarded.rows(plan.commands), plan.hz, index=number, task=TASK)
-            kept = _kept(episode, guarded)
+            episode = record(guarded.robot, guarded.guarded_commands(plan.commands), plan.hz, index=number, task=TASK)
+            kept = _select_episode(episode, guarded)
             if kept is not None:
                 episodes.append(kept)
             progress(f"episode {number}: {guarded.reason or f'{episode.time[-1]:.1f} s, {len(episode)} frames'}")
@@ -85,7 +85,7 @@ def excite(
     return ExcitationRecording(episodes=tuple(episodes), reason=guarded.reason)
 
 
-def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
+def require_matching_robot(robot: Robot, plan: ExcitationPlan) -> None:
     """Raise an error for a robot with other joints or another kind of command than the plan.
 
     Raises:
@@ -102,34 +102,34 @@ def refuse_misfit(robot: Robot, plan: ExcitationPlan) -> None:
         )
 
 
-def approach(plan: ExcitationPlan, start: Array) -> Array:
+def approach_commands(plan: ExcitationPlan, start: Array) -> Array:
     """Return slow commands ``(T, n)`` from the robot's position to the plan's start, and a rest there."""
     seconds = max(0.5, float(np.max(1.875 * np.abs(plan.home - start) / (_SLOWLY * plan.limits.speed))))
     time = np.arange(round((seconds + _REST_S) * plan.hz)) / plan.hz
-    return minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
+    return interpolate_minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, plan.home, plan.home], time)
 
 
-def _approach(guarded: GuardedRobot, plan: ExcitationPlan, clearance: ClearanceCheck | None) -> None:
+def _drive_to_start(guarded: GuardedRobot, plan: ExcitationPlan, clearance: ClearanceCheck | None) -> None:
     guarded.get_observation()
     if guarded.reason:
         return
     if plan.control == "torque":
         rest = np.tile(plan.home, (round(_REST_S * plan.hz), 1))
-        record(guarded.robot, guarded.rows(rest), plan.hz)
+        record(guarded.robot, guarded.guarded_commands(rest), plan.hz)
         return
     here = guarded.positions()
-    guarded.forget()
+    guarded.clear_last_command()
     way = here + np.linspace(0.0, 1.0, _PATH)[1:, None] * (plan.home - here)
-    touched = clearance.first_touch(way) if clearance is not None else None
+    touched = clearance.find_first_contact(way) if clearance is not None else None
     if touched is not None:
         raise InputError(
             f"On the straight path from the robot's pose to the plan's start, {touched[1]} come within the clearance. "
             "Move the robot by hand nearer to its home, and start again."
         )
-    record(guarded.robot, guarded.rows(approach(plan, here)), plan.hz)
+    record(guarded.robot, guarded.guarded_commands(approach_commands(plan, here)), plan.hz)
 
 
-def _kept(episode: Episode, guarded: GuardedRobot) -> Episode | None:
+def _select_episode(episode: Episode, guarded: GuardedRobot) -> Episode | None:
     """Return the episode to store: complete, or marked and without the frame at which the robot was lost."""
     if not guarded.reason:
         return episode
@@ -145,9 +145,9 @@ def _come_to_rest(guarded: GuardedRobot, plan: ExcitationPlan, on_abort: OnAbort
     why, guarded.reason = guarded.reason, ""
     try:
         guarded.get_observation()
-        here = guarded.rest() if plan.control == "position" else plan.home
-        rows = approach(plan, here) if on_abort == "return" and plan.control == "position" else here[None]
-        guarded.forget()
-        record(guarded.robot, guarded.rows(rows), plan.hz)
+        here = guarded.rest_position() if plan.control == "position" else plan.home
+        rows = approach_commands(plan, here) if on_abort == "return" and plan.control == "position" else here[None]
+        guarded.clear_last_command()
+        record(guarded.robot, guarded.guarded_commands(rows), plan.hz)
     finally:
         guarded.reason = why

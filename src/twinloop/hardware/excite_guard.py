@@ -14,20 +14,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.hardware.driver import RobotLostError
+from twinloop.hardware.driver_answers import (
+    COMMAND_SLACK,
+    find_misreported_joint,
+    find_out_of_range_joint,
+    find_unreachable_joint,
+    joint_values,
+    range_length,
+    to_float,
+)
 from twinloop.hardware.excite import ExcitationPlan
 from twinloop.hardware.limits import SPEED_SHARE
 from twinloop.hardware.protocol import POSITION, Robot
-from twinloop.hardware.reports import (
-    COMMAND_SLACK,
-    joint_values,
-    misreported,
-    number,
-    out_of_range,
-    range_length,
-    unreachable,
-)
 
 Array = NDArray[np.float64]
 
@@ -96,12 +96,12 @@ class GuardedRobot:
             reading = self._robot.get_observation()
             self._require_numbers(reading, self._reads, "the reading")
         except BaseException as error:  # any error of a driver: keep the recorded data
-            self._lose(error)
+            self._handle_loss(error)
             if self._reading is None:
-                raise RobotLostError(f"{self._robot.origin} does not answer: {raised(error)}.") from error
+                raise RobotLostError(f"{self._robot.origin} does not answer: {describe_error(error)}.") from error
             return self._reading
         before, self._reading = self._reading, reading
-        self._doubt(before)
+        self._check_reading(before)
         return reading
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
@@ -111,26 +111,26 @@ class GuardedRobot:
             sent = self._robot.send_action(dict(action))
             self._require_possible(given, self._require_numbers(sent, list(given), "the command"))
         except BaseException as error:  # noqa: BLE001  # as above
-            self._lose(error)
+            self._handle_loss(error)
             return given
         return sent
 
-    def rest(self) -> Array:
+    def rest_position(self) -> Array:
         """Return the position to hold, ``(n,)`` in rad or m: the reading, or the last command if readings are doubtful.
 
         So a blocked joint is no longer pushed, and a joint with a failed encoder is not sent to a wrong position.
         """
         return self.positions() if self._sent is None or not self._doubted else self._sent
 
-    def _doubt(self, before: Mapping[str, float] | None) -> None:
+    def _check_reading(self, before: Mapping[str, float] | None) -> None:
         """Detect a reading outside a joint's range, or one that the joint cannot have reached."""
         limits = self._plan.limits
         if self._plan.control == "torque":
             return
         here, length = self.positions(), range_length(limits.low, limits.high)
-        j = out_of_range(here, limits.low, limits.high)
+        j = find_out_of_range_joint(here, limits.low, limits.high)
         if j is not None:
-            self._lose(
+            self._handle_loss(
                 ValueError(
                     f"{self._plan.joints[j]} reads {here[j]:.4g}, but its range is {limits.low[j]:.4g} to "
                     f"{limits.high[j]:.4g}"
@@ -138,9 +138,12 @@ class GuardedRobot:
             )
         if before is None:
             return
-        there = self._si([before[key] for key in self._reads])
+        there = self._to_si([before[key] for key in self._reads])
         seconds = 2.0 / self._plan.hz  # one period, plus the duration of a reading
-        if unreachable(here, there, speed=limits.speed / SPEED_SHARE, seconds=seconds, length=length) is not None:
+        if (
+            find_unreachable_joint(here, there, speed=limits.speed / SPEED_SHARE, seconds=seconds, length=length)
+            is not None
+        ):
             self._doubted = True
 
     def _require_numbers(self, answer: Mapping[str, Any], keys: list[str], what: str) -> Array:
@@ -156,10 +159,10 @@ class GuardedRobot:
         if self._plan.control == "torque":
             possible = [asked, np.zeros_like(asked)]
         else:
-            asked, sent = self._si(asked), self._si(sent)
+            asked, sent = self._to_si(asked), self._to_si(sent)
             possible = [asked] if self._reading is None else [asked, self.positions()]
             possible += [] if self._sent is None else [self._sent]
-        j = misreported(sent, possible, COMMAND_SLACK * range_length(limits.low, limits.high))
+        j = find_misreported_joint(sent, possible, COMMAND_SLACK * range_length(limits.low, limits.high))
         if j is not None:
             raise ValueError(
                 f"the driver reports that it sent {sent[j]:.4g} to {self._plan.joints[j]}; the command was "
@@ -169,18 +172,18 @@ class GuardedRobot:
     def positions(self) -> Array:
         """Return the last readings in rad or m, ``(n,)``."""
         reading = self._reading or self.get_observation()
-        return self._si([reading[key] for key in self._reads])
+        return self._to_si([reading[key] for key in self._reads])
 
-    def _si(self, values: ArrayLike) -> Array:
+    def _to_si(self, values: ArrayLike) -> Array:
         return self._robot.units.to_si(values)
 
-    def rows(self, commands: Iterable[Array]) -> Generator[Array]:
+    def guarded_commands(self, commands: Iterable[Array]) -> Generator[Array]:
         """Yield commands in the robot's units, within limits and rate, until there is a reason to stop."""
         limits, hz = self._plan.limits, self._plan.hz
         swings = self._plan.control == "torque"
         for frame, row in enumerate(commands):
             if self._sent is not None and not self.reason:
-                self._look(self._sent)
+                self._read_vitals(self._sent)
             if self.reason and frame:  # always send the first, because a recording needs a frame
                 return
             before = row if self._sent is None or swings else self._sent
@@ -188,11 +191,11 @@ class GuardedRobot:
             self._sent = np.clip(wanted, np.minimum(limits.low, before), np.maximum(limits.high, before))
             yield self._sent if swings else self._robot.units.from_si(self._sent)
 
-    def forget(self) -> None:
+    def clear_last_command(self) -> None:
         """Clear the last command, so that the next one starts at the robot's position."""
         self._sent, self._late = None, np.zeros(len(self._plan.joints))
 
-    def _look(self, sent: Array) -> None:
+    def _read_vitals(self, sent: Array) -> None:
         if self._plan.control == "position":
             error = np.abs(sent - self.positions())
             allowed = 1.5 * self._plan.following + self._options.following
@@ -207,13 +210,13 @@ class GuardedRobot:
         if isinstance(self._robot, DriveHealth) and now >= self._next_look and not self.reason:
             self._next_look = now + self._options.look
             try:
-                vitals = {key: number(value) for key, value in self._robot.get_vitals().items()}
+                vitals = {key: to_float(value) for key, value in self._robot.get_vitals().items()}
             except BaseException as error:  # noqa: BLE001  # as of readings
-                self._lose(error)
+                self._handle_loss(error)
                 return
-            self._look_at(vitals)
+            self._check_vitals(vitals)
 
-    def _look_at(self, vitals: Mapping[str, float]) -> None:
+    def _check_vitals(self, vitals: Mapping[str, float]) -> None:
         """Check temperature, and the root mean square of the torque over the last readings."""
         for joint in self._plan.joints:
             heat = vitals.get(f"{joint}.temperature", -np.inf)
@@ -231,8 +234,8 @@ class GuardedRobot:
                 f"{self._plan.limits.torque[j]:.2f} are allowed"
             )
 
-    def _lose(self, error: BaseException) -> None:
-        self.reason, self.lost = self.reason or f"the robot does not answer: {raised(error)}", True
+    def _handle_loss(self, error: BaseException) -> None:
+        self.reason, self.lost = self.reason or f"the robot does not answer: {describe_error(error)}", True
 
 
 # Windows has no SIGHUP, the signal for a closed terminal or a lost connection.
@@ -246,7 +249,7 @@ class Stoppable(Protocol):
 
 
 @contextmanager
-def stopped_by_hand(guarded: Stoppable) -> Generator[None]:
+def stop_on_signals(guarded: Stoppable) -> Generator[None]:
     """Stop at Ctrl-C, at SIGTERM or when the terminal closes, and keep the recorded data.
 
     The second signal ends the program. A signal that is ignored, such as SIGHUP under ``nohup``, stays ignored.

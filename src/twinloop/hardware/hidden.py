@@ -28,7 +28,7 @@ from twinloop.randomize import Plan, default_draws
 from twinloop.rollout.observing import TrackerNoise
 from twinloop.twin import Twin
 from twinloop.twin.spec import GearSpec, ParamSpec
-from twinloop.twin.variant import declaring, gearing
+from twinloop.twin.variant import add_twin_gears, declare_params
 
 _PROFILES = Path(__file__).with_name("hidden.yaml")
 _DEFAULT = "default"
@@ -103,10 +103,10 @@ def draw_hidden(twin: Twin, seed: int) -> HiddenParameters:
     profile = profiles.get(twin.name, profiles[_DEFAULT])
     slides = np.array([twin.model.joint(name).type[0] == mujoco.mjtJoint.mjJNT_SLIDE for name in twin.robot.joints])
     size = len(twin.robot.joints)
-    effects = {name: _between(row.range, seed, name, size) for name, row in profile.effects}
+    effects = {name: _draw_between(row.range, seed, name, size) for name, row in profile.effects}
     count = np.where(slides, effects["count_m"], effects["count_rad"])
     return HiddenParameters(
-        params=_params(profile.params, twin, seed),
+        params=_draw_params(profile.params, twin, seed),
         backlash=np.where(slides, effects["backlash_m"], effects["backlash_rad"]),
         load_friction=effects["load_friction"],
         lateness=float(effects["lateness_s"][0]),
@@ -121,25 +121,25 @@ def _profiles() -> dict[str, _Profile]:
     return {name: _Profile.model_validate(value) for name, value in load_yaml(_PROFILES).items()}
 
 
-def _between(limits: tuple[float, float], seed: int, stream: str, size: int = 1) -> NDArray[np.float64]:
+def _draw_between(limits: tuple[float, float], seed: int, stream: str, size: int = 1) -> NDArray[np.float64]:
     low, high = limits
     return low + (high - low) * uniforms(seed, f"virtual/{stream}", [0], size=size)[0]
 
 
-def _params(rows: list[_ParamRow], twin: Twin, seed: int) -> dict[str, float]:
+def _draw_params(rows: list[_ParamRow], twin: Twin, seed: int) -> dict[str, float]:
     values: dict[str, float] = {}
     for row in rows:
         neutral = (1.0, 1.0) if row.op == "scale" else (0.0, 0.0)
-        names = [name for name in fnmatch.filter(twin.params, row.name) if _of_robot(twin, name)]
-        shared = _between(row.shared or neutral, seed, row.group or row.name)[0]
-        each = _between(row.each or neutral, seed, f"{row.name}/each", len(names))
+        names = [name for name in fnmatch.filter(twin.params, row.name) if _is_robot_param(twin, name)]
+        shared = _draw_between(row.shared or neutral, seed, row.group or row.name)[0]
+        each = _draw_between(row.each or neutral, seed, f"{row.name}/each", len(names))
         for name, own in zip(names, each, strict=True):
             change = shared * own if row.op == "scale" else shared + own
             values[name] = float(twin.params[name].absolute(change, row.op))
     return values
 
 
-def _of_robot(twin: Twin, name: str) -> bool:
+def _is_robot_param(twin: Twin, name: str) -> bool:
     owner = name.split("/")[1]
     return owner in twin.robot.joints or owner in twin.robot.actuator_names
 
@@ -168,7 +168,7 @@ class _Change(_Strict):
     op: Literal["scale", "add"]
     value: float
 
-    def of(self, before: float) -> float:
+    def apply_to(self, before: float) -> float:
         """Return the value with the fault."""
         return before * self.value if self.op == "scale" else before + self.value
 
@@ -226,7 +226,7 @@ def fault_names() -> list[str]:
     return sorted(_cell().faults)
 
 
-def hidden_cell(
+def make_hidden_cell(
     twin: Twin, seed: int, *, fault: str | None = None, changed: Mapping[str, float] | None = None
 ) -> HiddenCell:
     """Return the virtual robot number ``seed`` of a twin's kind, in the twin's scene.
@@ -242,19 +242,19 @@ def hidden_cell(
         InputError: the fault does not apply to this twin.
         BoundsError: a changed value is outside its physical bounds.
     """
-    cell, whole = _cell(), _complete(twin)
-    values = {**_scene(cell.scene, whole, seed), **_robot(draw_hidden(twin, seed), whole)}
+    cell, whole = _cell(), _declare_effects(twin)
+    values = {**_draw_scene(cell.scene, whole, seed), **_robot_values(draw_hidden(twin, seed), whole)}
     if fault is not None:
-        values |= _faulty(cell.faults, fault, whole, values)
+        values |= _apply_fault(cell.faults, fault, whole, values)
     for name, value in (changed or {}).items():
-        values[whole.require(name).name] = float(value)
+        values[whole.find_param(name).name] = float(value)
     whole.table(1, values)  # raises an error for values outside physical bounds
     return HiddenCell(
         twin=whole,
         seed=seed,
         fault=fault or "",
         values=MappingProxyType(values),
-        tracker=_tracker(cell.tracker, seed),
+        tracker=_draw_tracker(cell.tracker, seed),
     )
 
 
@@ -276,26 +276,26 @@ def require_rigid_gears(twin: Twin) -> None:
         )
 
 
-def _complete(twin: Twin) -> Twin:
+def _declare_effects(twin: Twin) -> Twin:
     """Return the twin with gears, and with every effect of a virtual robot as a parameter."""
     require_rigid_gears(twin)
-    whole = twin if twin.robot.gears is not None else gearing(twin, GearSpec(backlash=_ANY_PLAY))
+    whole = twin if twin.robot.gears is not None else add_twin_gears(twin, GearSpec(backlash=_ANY_PLAY))
     lacking = [name for name in _EFFECTS if not fnmatch.filter(whole.params, name)]
     specs = [ParamSpec(name=name, source="an effect of virtual robots, see hardware/hidden.yaml") for name in lacking]
-    return declaring(whole, specs) if specs else whole
+    return declare_params(whole, specs) if specs else whole
 
 
-def _scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
+def _draw_scene(patterns: Sequence[str], twin: Twin, seed: int) -> dict[str, float]:
     """Draw the scene's parameters, except object poses and parameters without a default range."""
     values: dict[str, float] = {}
     for name, param in twin.params.items():
         drawn = any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
         if drawn and param.default_range is not None and param.quantity.stage != _PLACED:
-            values[name] = float(param.absolute(_between(param.default_range, seed, f"cell/{name}")[0], param.op))
+            values[name] = float(param.absolute(_draw_between(param.default_range, seed, f"cell/{name}")[0], param.op))
     return values
 
 
-def _robot(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
+def _robot_values(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
     """Return the robot's true parameters; effects that a joint does not have are left out."""
     values = dict(hidden.params)
     for row, joint in enumerate(twin.robot.joints):
@@ -309,14 +309,14 @@ def _robot(hidden: HiddenParameters, twin: Twin) -> dict[str, float]:
     return {name: value for name, value in values.items() if name in twin.params}
 
 
-def _faulty(
+def _apply_fault(
     faults: Mapping[str, Sequence[_Change]], fault: str, twin: Twin, values: Mapping[str, float]
 ) -> dict[str, float]:
     """Return the values that a fault changes."""
     if fault not in faults:
         raise UnknownNameError("fault", fault, faults, where="faults of virtual robots")
     changed = {
-        name: change.of(values.get(name, twin.params[name].nominal))
+        name: change.apply_to(values.get(name, twin.params[name].nominal))
         for change in faults[fault]
         for name in fnmatch.filter(twin.params, change.name)
     }
@@ -326,6 +326,6 @@ def _faulty(
     return changed
 
 
-def _tracker(ranges: _HiddenTracker, seed: int) -> TrackerNoise:
-    x, y, z = _between(ranges.offset_m.range, seed, "cell/tracker/offset", 3).tolist()
-    return TrackerNoise(noise=float(_between(ranges.noise.range, seed, "cell/tracker/noise")[0]), offset=(x, y, z))
+def _draw_tracker(ranges: _HiddenTracker, seed: int) -> TrackerNoise:
+    x, y, z = _draw_between(ranges.offset_m.range, seed, "cell/tracker/offset", 3).tolist()
+    return TrackerNoise(noise=float(_draw_between(ranges.noise.range, seed, "cell/tracker/noise")[0]), offset=(x, y, z))

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.records import Source
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, UnitMap
 from twinloop.dataset.lerobot.calibration import MotorCalibration, calibrated_units, read_calibration
@@ -122,8 +122,8 @@ class LerobotRobot:
             ServoFaultError: a servo reports a fault.
         """
         self._require_connection()
-        answer = self._bus.ask(self._robot.get_observation)
-        self._bus.check(self.clock.now())
+        answer = self._bus.read_fresh(self._robot.get_observation)
+        self._bus.check_status(self.clock.now())
         asked = self.observation_features.items()
         return {key: answer[key] if isinstance(kind, tuple) else float(answer[key]) for key, kind in asked}
 
@@ -139,7 +139,7 @@ class LerobotRobot:
             return
         config = self._robot.config
         try:
-            if config.disable_torque_on_disconnect and self._bus.let_go(self._joints):
+            if config.disable_torque_on_disconnect and self._bus.disable_joint_torque(self._joints):
                 config.disable_torque_on_disconnect = False  # done before, joint by joint
             self._robot.disconnect()
         finally:
@@ -153,7 +153,7 @@ class LerobotRobot:
             InputError: there is no calibration.
         """
         if self._units is None:
-            self._units = _units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
+            self._units = _calibrated_units(self._robot, self._joints, use_degrees=self._degrees, origin=self.origin)
         return self._units
 
     def _require_connection(self) -> None:
@@ -184,22 +184,22 @@ def open_lerobot(name: str, options: Mapping[str, str], *, origin: str) -> Lerob
     if "port" not in options:
         raise InputError(f"{origin} has no port. Write {origin}?port=/dev/ttyACM0&id=my_arm.")
     kind, joints = _KINDS[name]
-    use_degrees = _flag(options, "use_degrees", default=True)
+    use_degrees = _parse_flag(options, "use_degrees", default=True)
     given: dict[str, Any] = {"port": options["port"], "id": options.get("id"), "use_degrees": use_degrees}
-    given["disable_torque_on_disconnect"] = _flag(options, "torque_off", default=False)
+    given["disable_torque_on_disconnect"] = _parse_flag(options, "torque_off", default=False)
     if "calibration" in options:
         path = Path(options["calibration"])
         read_calibration(path)  # raises an error for a damaged or missing file; LeRobot ignores a missing one
         given |= {"id": path.stem, "calibration_dir": path.absolute().parent}
     cameras = {key.removeprefix(_CAMERA): value for key, value in options.items() if key.startswith(_CAMERA)}
     if cameras:
-        given["cameras"] = {key: _camera(key, value) for key, value in cameras.items()}
-    robot = _made(name, kind, given)
-    units = _given_units(options, joints, use_degrees=use_degrees)
+        given["cameras"] = {key: _parse_camera(key, value) for key, value in cameras.items()}
+    robot = _create_robot(name, kind, given)
+    units = _parse_units(options, joints, use_degrees=use_degrees)
     return LerobotRobot(robot, name=kind, joints=joints, units=units, use_degrees=use_degrees, origin=origin)
 
 
-def _made(name: str, kind: str, given: Mapping[str, Any]) -> Any:
+def _create_robot(name: str, kind: str, given: Mapping[str, Any]) -> Any:
     """Create LeRobot's robot, from the module that contains it in this version."""
     problem: ImportError | None = None
     for place in _MODULES:
@@ -214,7 +214,7 @@ def _made(name: str, kind: str, given: Mapping[str, Any]) -> Any:
     raise MissingDependencyError(what, remedy=_REMEDY) from problem
 
 
-def _camera(name: str, text: str) -> Any:
+def _parse_camera(name: str, text: str) -> Any:
     device, _, rest = text.partition(":")
     size, _, fps = rest.partition(":")
     width, _, height = size.partition("x")
@@ -230,7 +230,7 @@ def _camera(name: str, text: str) -> Any:
     return module.OpenCVCameraConfig(index_or_path=place, width=int(width), height=int(height), fps=int(fps))
 
 
-def _given_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
+def _parse_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_degrees: bool) -> UnitMap | None:
     """Return the unit map given by an address, or None."""
     if "units" in options:
         return load_twin(options["units"]).unit_map(_unit_names(joints, use_degrees=use_degrees))
@@ -241,7 +241,7 @@ def _given_units(options: Mapping[str, str], joints: tuple[str, ...], *, use_deg
     return None
 
 
-def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: str) -> UnitMap:
+def _calibrated_units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: str) -> UnitMap:
     """Return the unit map from the calibration that LeRobot stores for an arm."""
     motors = getattr(robot, "calibration", None) or {}
     if not motors:
@@ -256,7 +256,7 @@ def _units(robot: Any, joints: tuple[str, ...], *, use_degrees: bool, origin: st
         }
     except AttributeError as error:
         raise InputError(
-            f"The calibration of {origin} cannot be read ({raised(error)}). Give calibration=FILE."
+            f"The calibration of {origin} cannot be read ({describe_error(error)}). Give calibration=FILE."
         ) from error
     units = _unit_names(joints, use_degrees=use_degrees)
     return calibrated_units(rows, joints, units, source=f"LeRobot's calibration of {origin}")
@@ -267,7 +267,7 @@ def _unit_names(joints: tuple[str, ...], *, use_degrees: bool) -> list[str]:
     return [PERCENT if joint == "gripper" else DEGREES if use_degrees else NORMALIZED for joint in joints]
 
 
-def _flag(options: Mapping[str, str], key: str, *, default: bool) -> bool:
+def _parse_flag(options: Mapping[str, str], key: str, *, default: bool) -> bool:
     word = options.get(key, str(default)).lower()
     if word not in ("true", "false"):
         raise InputError(f"{key}={options[key]} is neither true nor false.")

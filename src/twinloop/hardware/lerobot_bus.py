@@ -43,17 +43,17 @@ class GuardedBus:
         self._bus: Any = getattr(robot, "bus", None)
         self._gripper, self._asked, self._wrong, self._lost = gripper, -STATUS_S, False, False
         if self._bus is not None:
-            _hold_when_torque_comes(self._bus)
+            _hold_on_torque_enable(self._bus)
 
-    def ask(self, question: Callable[[], Any]) -> Any:
+    def read_fresh(self, question: Callable[[], Any]) -> Any:
         """Return the robot's answer to a question, never a late answer to an earlier one; raise the call's error."""
-        self.forget_late_answers()
+        self.discard_late_answers()
         self._lost = True
         answer = question()
         self._lost = False
         return answer
 
-    def forget_late_answers(self) -> None:
+    def discard_late_answers(self) -> None:
         """Discard late answers to earlier questions; if none has arrived yet, wait for them first."""
         if self._lost and self._bus is not None:
             time.sleep(LATE_S)
@@ -62,7 +62,7 @@ class GuardedBus:
         if port is not None:
             port.reset_input_buffer()
 
-    def check(self, now: float) -> None:
+    def check_status(self, now: float) -> None:
         """Read the servos' status every half second, and at each call while one of them has a fault.
 
         Raises:
@@ -71,13 +71,17 @@ class GuardedBus:
         if self._bus is None or (not self._wrong and now - self._asked < STATUS_S):
             return
         try:
-            said = self._status()
+            said = self._read_status()
             if any(said.values()):  # read twice, because a late answer to another question can have any value
-                said = {joint: bits & said[joint] for joint, bits in self._status().items()}
+                said = {joint: bits & said[joint] for joint, bits in self._read_status().items()}
         except ConnectionError:
             return  # a lost answer; a missing servo is detected when its position is read
         self._asked = now
-        faults = [f"{joint} reports {words}" for joint, status in said.items() if (words := self._words(joint, status))]
+        faults = [
+            f"{joint} reports {words}"
+            for joint, status in said.items()
+            if (words := self._describe_status(joint, status))
+        ]
         self._wrong = bool(faults)
         if faults:
             raise ServoFaultError(f"{', '.join(faults)}. Let the robot rest, check load and supply, and connect again.")
@@ -90,7 +94,7 @@ class GuardedBus:
                 port.closePort()
             port.is_open = False
 
-    def let_go(self, joints: Sequence[str]) -> bool:
+    def disable_joint_torque(self, joints: Sequence[str]) -> bool:
         """Disable the torque of every joint that answers; return False if there is no bus.
 
         Raises:
@@ -108,17 +112,17 @@ class GuardedBus:
             raise ServoFaultError(f"The torque of {', '.join(held)} is still on: no answer. Switch the supply off.")
         return True
 
-    def _status(self) -> dict[str, int]:
-        self.forget_late_answers()
+    def _read_status(self) -> dict[str, int]:
+        self.discard_late_answers()
         return self._bus.sync_read("Status", normalize=False)
 
-    def _words(self, joint: str, status: int) -> str:
+    def _describe_status(self, joint: str, status: int) -> str:
         if joint == self._gripper:
             status &= ~_OVERLOAD
         return " and ".join(word for bit, word in _BITS.items() if status & bit)
 
 
-def _hold_when_torque_comes(bus: Any) -> None:
+def _hold_on_torque_enable(bus: Any) -> None:
     """Make a bus set every servo's goal to its present position before torque is enabled."""
     enable = bus.enable_torque
 

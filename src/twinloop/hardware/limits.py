@@ -35,7 +35,7 @@ class ProximityPairs:
     def __init__(self, model: mujoco.MjModel, keep: ArrayLike) -> None:
         self._model, self._data = model, mujoco.MjData(model)
         kept = np.broadcast_to(np.asarray(keep, dtype=np.float64), (model.ngeom, model.ngeom))
-        self._pairs = np.argwhere(np.triu(_collides(model) & np.isfinite(kept), k=1))
+        self._pairs = np.argwhere(np.triu(_collision_mask(model) & np.isfinite(kept), k=1))
         self._keep = kept[tuple(self._pairs.T)]
         radii = np.where(model.geom_rbound > 0, model.geom_rbound, np.inf)  # a plane has no bounding sphere
         self._reach = radii[self._pairs].sum(axis=1) + self._keep
@@ -46,12 +46,12 @@ class ProximityPairs:
         """Scene at the last position."""
         return self._data
 
-    def place(self, qpos: Array) -> None:
+    def set_position(self, qpos: Array) -> None:
         """Set the position ``(nq,)``."""
         self._data.qpos[:] = qpos
         mujoco.mj_kinematics(self._model, self._data)
 
-    def close(self) -> Iterator[tuple[int, int, float, float]]:
+    def find_close_pairs(self) -> Iterator[tuple[int, int, float, float]]:
         """Yield the pairs closer than required: both shapes, their distance and the required distance, m.
 
         Distances of penetrating shapes are negative; only their sign is reliable.
@@ -81,7 +81,7 @@ class ProximityPairs:
         return near
 
 
-def _collides(model: mujoco.MjModel) -> NDArray[np.bool_]:
+def _collision_mask(model: mujoco.MjModel) -> NDArray[np.bool_]:
     """Return whether the engine may collide two shapes, ``(ngeom, ngeom)``; rules of MuJoCo's manual, "Collision"."""
     body = model.geom_bodyid
     weld = model.body_weldid[body]
@@ -137,7 +137,7 @@ class MotionLimits:
     def __post_init__(self) -> None:
         freeze_fields(self, "low", "high", "speed", "acceleration", "torque")
 
-    def usage(self, commands: ArrayLike, hz: float) -> Array:
+    def largest_usage(self, commands: ArrayLike, hz: float) -> Array:
         """Return the largest used share of the speed and acceleration limits by commands ``(…, T, n)``, ``(…,)``."""
         rate = np.diff(np.asarray(commands, dtype=np.float64), axis=-2) * hz
         speed = np.abs(rate) / self.speed
@@ -153,11 +153,11 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
         margin: share of each joint's half range left unused at either end.
         speed: share of the no-load speed, and of the acceleration that the torque gives at home.
     """
-    torque, inertia, damping = _torque(twin), _inertia(twin), twin.model.dof_damping[twin.joint_qvel]
+    torque, inertia, damping = _drive_torques(twin), _drive_inertias(twin), twin.model.dof_damping[twin.joint_qvel]
     swings = twin.robot.control == "torque"
     no_load = np.divide(torque, damping, out=np.full_like(torque, np.inf), where=damping > 0)
-    servo = (no_load < _SERVO_SPEED) & _hinges(twin)
-    usual = _SWING_SPEED if swings else np.where(_hinges(twin), _SPEED, _SLIDE_SPEED)
+    servo = (no_load < _SERVO_SPEED) & _hinge_mask(twin)
+    usual = _SWING_SPEED if swings else np.where(_hinge_mask(twin), _SPEED, _SLIDE_SPEED)
     fastest = np.where(servo, speed * no_load, usual)
     given = speed / SPEED_SHARE * ACCELERATION_SHARE * torque / inertia
     hardest = np.where(servo, given, np.inf if swings else np.minimum(given, _ACCELERATION))
@@ -171,7 +171,7 @@ def motion_limits(twin: Twin, *, margin: float = RANGE_MARGIN, speed: float = SP
     return MotionLimits(low=low, high=high, speed=fastest, acceleration=hardest, torque=TORQUE_SHARE * torque)
 
 
-def _torque(twin: Twin) -> Array:
+def _drive_torques(twin: Twin) -> Array:
     """Return the largest torque of each drive, infinite if unknown."""
     model = twin.model
     limited = model.actuator_forcelimited.astype(bool)
@@ -181,7 +181,7 @@ def _torque(twin: Twin) -> Array:
     return torque
 
 
-def _inertia(twin: Twin) -> Array:
+def _drive_inertias(twin: Twin) -> Array:
     """Return the inertia at each drive in the home pose, including its rotor, kg·m² or kg."""
     data = mujoco.MjData(twin.model)
     data.qpos[:] = twin.home()[0]
@@ -191,7 +191,7 @@ def _inertia(twin: Twin) -> Array:
     return np.diag(matrix)[twin.joint_qvel]
 
 
-def _hinges(twin: Twin) -> NDArray[np.bool_]:
+def _hinge_mask(twin: Twin) -> NDArray[np.bool_]:
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     return np.array([joint.type[0] == mujoco.mjtJoint.mjJNT_HINGE for joint in joints])
 
@@ -202,26 +202,26 @@ class ClearanceCheck:
     def __init__(self, twin: Twin, clearance: float = CLEARANCE) -> None:
         self._joints, self._near = twin.joint_qpos, ProximityPairs(twin.model, clearance)
         self._qpos, _ = twin.home()
-        self._usual = self.touching(self._qpos[self._joints])
+        self._usual = self.find_close_pairs(self._qpos[self._joints])
 
-    def touching(self, pose: Array) -> set[tuple[int, int]]:
+    def find_close_pairs(self, pose: Array) -> set[tuple[int, int]]:
         """Return the pairs of shapes closer than the clearance at a pose ``(n,)`` of the robot's joints."""
-        return {(first, second) for first, second, *_ in self._close(pose)}
+        return {(first, second) for first, second, *_ in self._iterate_close_pairs(pose)}
 
     def is_free(self, pose: Array) -> bool:
         """Return whether no pair is close at a pose, except those that are close at home."""
-        return all((first, second) in self._usual for first, second, *_ in self._close(pose))
+        return all((first, second) in self._usual for first, second, *_ in self._iterate_close_pairs(pose))
 
-    def first_touch(self, poses: Array) -> tuple[int, str] | None:
+    def find_first_contact(self, poses: Array) -> tuple[int, str] | None:
         """Return the first of some poses ``(T, n)`` with a close pair, and the pair; None if there is none."""
         for number, pose in enumerate(poses):
-            for first, second, *_ in self._close(pose):
+            for first, second, *_ in self._iterate_close_pairs(pose):
                 if (first, second) not in self._usual:
                     return number, f"{self._near.name(first)} and {self._near.name(second)}"
         return None
 
-    def _close(self, pose: Array) -> Iterator[tuple[int, int, float, float]]:
+    def _iterate_close_pairs(self, pose: Array) -> Iterator[tuple[int, int, float, float]]:
         qpos = self._qpos.copy()
         qpos[self._joints] = pose
-        self._near.place(qpos)
-        return self._near.close()
+        self._near.set_position(qpos)
+        return self._near.find_close_pairs()

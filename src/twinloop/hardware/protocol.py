@@ -139,21 +139,21 @@ def check_robot(robot: Robot) -> None:
     Raises:
         CheckFailedError: names the violated rule.
     """
-    missing = _missing(robot)
+    missing = _missing_members(robot)
     _require(not missing, f"{type(robot).__name__} lacks {', '.join(missing)}")
     _require(not robot.is_connected, "it is connected; hand it over disconnected")
     _check_features(robot)
-    _check_silence(robot)
+    _check_disconnected(robot)
     robot.connect()
     try:
         _require(robot.is_connected, "connect() returns, but is_connected is False")
         _require(robot.is_calibrated, "it is not calibrated after connect(); readings would mean nothing")
         robot.configure()
-        _check_talk(robot)
+        _check_connected(robot)
     finally:
         robot.disconnect()
     _require(not robot.is_connected, "disconnect() returns, but is_connected is True")
-    _check_silence(robot)
+    _check_disconnected(robot)
 
 
 def _require(holds: bool, what: str) -> None:
@@ -161,7 +161,7 @@ def _require(holds: bool, what: str) -> None:
         raise CheckFailedError(f"This robot breaks the protocol: {what}. See hardware.protocol.Robot.")
 
 
-def _missing(robot: object) -> list[str]:
+def _missing_members(robot: object) -> list[str]:
     wanted = [name for name in dir(Robot) if not name.startswith("_")] + ["name"]
     return sorted({name for name in wanted if not hasattr(type(robot), name) and not hasattr(robot, name)})
 
@@ -179,7 +179,7 @@ def _check_features(robot: Robot) -> None:
         _require(named == joints, f"{kind} has the joints {named}, units has {joints}")
 
 
-def _check_silence(robot: Robot) -> None:
+def _check_disconnected(robot: Robot) -> None:
     """Check that a disconnected robot raises a `TwinloopError` when it is read."""
     try:
         robot.get_observation()
@@ -188,7 +188,7 @@ def _check_silence(robot: Robot) -> None:
     _require(False, "get_observation() answers while it is not connected")
 
 
-def _check_talk(robot: Robot) -> None:
+def _check_connected(robot: Robot) -> None:
     """Check that readings are finite, a sent action has the keys of the given one, and time passes while waiting."""
     first = _read(robot)
     for _ in range(3):
@@ -198,7 +198,7 @@ def _check_talk(robot: Robot) -> None:
         _require(action == given, "send_action() changes the dictionary it is handed")
         _require(list(sent) == list(given), f"send_action() returns {list(sent)}, given {list(given)}")
         _require(all(map(math.isfinite, sent.values())), "send_action() returns a value that is not finite")
-        _require(_near(robot, given, sent), f"send_action() returns {sent}, far from the given {given}")
+        _require(_is_hold_returned(robot, given, sent), f"send_action() returns {sent}, far from the given {given}")
         again = robot.send_action(sent)
         same = np.allclose(list(again.values()), list(sent.values()), rtol=0, atol=1e-9)
         _require(bool(same), "an action that was sent is changed when it is sent again")
@@ -220,7 +220,7 @@ def _read(robot: Robot) -> dict[str, float]:
     return reading
 
 
-def _near(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
+def _is_hold_returned(robot: Robot, given: dict[str, float], sent: dict[str, float]) -> bool:
     """Return whether a hold command is returned as given or limited by the robot."""
     values = [np.array(list(each.values())) for each in (given, sent)]
     if all(key.endswith(f".{POSITION}") for key in given):

@@ -62,8 +62,8 @@ def record(robot: Robot, commands: Iterable[ArrayLike], hz: float, *, index: int
         LogError: no commands.
     """
     spoken = _DrivableRobot(robot)
-    rows = (_row(row, robot) for row in commands)
-    return episodes_of(drive(spoken, rows, hz), robot, [index], task=task)[0]
+    rows = (_check_row(row, robot) for row in commands)
+    return make_episodes(drive(spoken, rows, hz), robot, [index], task=task)[0]
 
 
 def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) -> DriveRecording:
@@ -83,7 +83,7 @@ def drive(arms: Drivable, commands: Iterable[NDArray[np.float64]], hz: float) ->
     return DriveRecording(time=time, action=action, state=state)
 
 
-def episodes_of(recording: DriveRecording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
+def make_episodes(recording: DriveRecording, robot: Robot, numbers: Iterable[int], *, task: str = "") -> list[Episode]:
     """Return the sessions of a recording as numbered episodes of a robot."""
     return [
         Episode(
@@ -131,7 +131,7 @@ class _DrivableRobot:
         return np.array([[sent[key] for key in self._acts]])
 
 
-def _row(row: ArrayLike, robot: Robot) -> NDArray[np.float64]:
+def _check_row(row: ArrayLike, robot: Robot) -> NDArray[np.float64]:
     values = np.asarray(row, dtype=np.float64)
     joints = robot.units.names
     if values.shape != (len(joints),):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from urllib.parse import parse_qsl
 
 from twinloop.core.errors import InputError, TwinloopError, UnknownNameError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
 from twinloop.hardware.lerobot import lerobot_names
 from twinloop.hardware.protocol import Robot
@@ -54,7 +54,7 @@ def open_robot(address: str) -> Robot:
     scheme, colon, rest = name.partition(":")
     if f"{scheme}{colon}" in ROBOTS.builtin:
         return ROBOTS[f"{scheme}{colon}"](rest, options, origin=address)
-    return _own(name, ROBOTS[name], options)
+    return _open_user_robot(name, ROBOTS[name], options)
 
 
 def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot:
@@ -72,7 +72,7 @@ def open_virtual(twin: str, options: Mapping[str, str], *, origin: str) -> Robot
     return VirtualCell(twin, task=options["task"], fault=options.get("fault"), **numbers)
 
 
-def _own(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Robot:
+def _open_user_robot(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Robot:
     try:
         robot = found(**options)
     except TwinloopError:
@@ -80,7 +80,7 @@ def _own(name: str, found: Callable[..., Robot], options: dict[str, str]) -> Rob
     except TypeError as error:
         raise InputError(f"{name} does not take these options ({', '.join(options)}): {error}.") from error
     except (Exception, SystemExit) as error:  # any error of the class or its options
-        raise InputError(f"{name} could not be created: {raised(error)}.") from error
+        raise InputError(f"{name} could not be created: {describe_error(error)}.") from error
     if not all(hasattr(found, word) for word in ("get_observation", "send_action", "connect", "disconnect")):
         raise InputError(f"{name} is not a robot: see hardware.protocol.Robot, and check_robot to test one.")
     return robot

@@ -54,13 +54,15 @@ def teleop_commands(
         raise InputError(f"{seconds:g} s are too short for reaching out and coming home. Give at least 3 s.")
     time = np.arange(round(seconds * (hz or twin.control_hz))) / (hz or twin.control_hz)
     if twin.robot.control == "torque":
-        return np.stack([_torques(twin, generator(seed, "virtual/teleop", i), time) for i in episodes])
+        return np.stack([_draw_torques(twin, generator(seed, "virtual/teleop", i), time) for i in episodes])
     space = _FreeSpace(twin)
-    motions = [_motion(space, generator(seed, "virtual/teleop", i), time) for i in episodes]
+    motions = [_make_motion(space, generator(seed, "virtual/teleop", i), time) for i in episodes]
     return twin.units.from_si(np.stack(motions))
 
 
-def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], time: NDArray[np.float64]) -> NDArray:
+def interpolate_minimum_jerk(
+    knots: Sequence[float], poses: Sequence[NDArray[np.float64]], time: NDArray[np.float64]
+) -> NDArray:
     """Return positions ``(T, n)`` at ``time`` that move from pose to pose, at rest at each of the rising ``knots``."""
     moments, points = np.asarray(knots), np.asarray(poses)
     segment = np.clip(np.searchsorted(moments, time, side="right") - 1, 0, len(moments) - 2)
@@ -69,55 +71,55 @@ def minimum_jerk(knots: Sequence[float], poses: Sequence[NDArray[np.float64]], t
     return points[segment] + blend * (points[segment + 1] - points[segment])
 
 
-def _motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
+def _make_motion(space: _FreeSpace, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return joint commands ``(T, n)`` in rad or m, rounded to the leader's encoder resolution."""
     home, end = space.home, time[-1] - random.uniform(*_LEAD_IN)
     knots, poses = [0.0, random.uniform(*_LEAD_IN)], [home, home]
-    for pose, least in _stages(space, random):
-        arrival = knots[-1] + max(least, _duration(space, poses[-1], pose, random))
-        if arrival + max(_SHORTEST, _quickest(space, pose, home)) > end:
+    for pose, least in _draw_stages(space, random):
+        arrival = knots[-1] + max(least, _draw_duration(space, poses[-1], pose, random))
+        if arrival + max(_SHORTEST, _shortest_duration(space, pose, home)) > end:
             break
         knots.append(arrival)
         poses.append(pose)
     knots += [max(end, knots[-1] + _SHORTEST), max(end, knots[-1] + _SHORTEST) + 1.0]
     poses += [home, home]
-    commands = minimum_jerk(knots, poses, time)
+    commands = interpolate_minimum_jerk(knots, poses, time)
     counts = np.round(commands / STS3215_RESOLUTION) * STS3215_RESOLUTION
     return np.where(space.hinge, counts, commands)
 
 
-def _stages(space: _FreeSpace, random: np.random.Generator) -> Iterator[tuple[NDArray[np.float64], float]]:
+def _draw_stages(space: _FreeSpace, random: np.random.Generator) -> Iterator[tuple[NDArray[np.float64], float]]:
     """Yield the next poses without end, and their minimum durations: reach, adjust, pause, grasp or release, pause."""
     pose, opened = space.home, True
     while True:
-        pose = space.reach(pose, np.minimum(_REACH * space.half, _FURTHEST), random)
+        pose = space.draw_reachable_pose(pose, np.minimum(_REACH * space.half, _FURTHEST), random)
         yield pose, _SHORTEST
-        pose = space.reach(pose, np.minimum(_ADJUST, 0.1 * space.half), random, around=pose)
+        pose = space.draw_reachable_pose(pose, np.minimum(_ADJUST, 0.1 * space.half), random, around=pose)
         yield pose, 2 * _SHORTEST
         yield pose, random.uniform(*_PAUSE)
         opened = not opened
-        pose = space.with_grip(pose, random, opened=opened)
+        pose = space.draw_grip(pose, random, opened=opened)
         yield pose, random.uniform(*_GRASP)
         yield pose, random.uniform(*_PAUSE)
 
 
-def _quickest(space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64]) -> float:
+def _shortest_duration(space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64]) -> float:
     return _MIN_JERK_PEAK * float(np.abs(goal - start)[space.arm].max()) / _PEAK_SPEED[1]
 
 
-def _duration(
+def _draw_duration(
     space: _FreeSpace, start: NDArray[np.float64], goal: NDArray[np.float64], random: np.random.Generator
 ) -> float:
-    return _quickest(space, start, goal) * _PEAK_SPEED[1] / random.uniform(*_PEAK_SPEED)
+    return _shortest_duration(space, start, goal) * _PEAK_SPEED[1] / random.uniform(*_PEAK_SPEED)
 
 
-def _torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
+def _draw_torques(twin: Twin, random: np.random.Generator, time: NDArray[np.float64]) -> NDArray[np.float64]:
     low, high = twin.model.actuator_ctrlrange.T
     knots, poses = [0.0], [np.zeros(twin.model.nu)]
     while knots[-1] < time[-1]:
         knots.append(knots[-1] + random.uniform(*_TORQUE_TIME))
         poses.append(_TORQUE_REACH * random.uniform(low, high))
-    return minimum_jerk(knots, poses, time)
+    return interpolate_minimum_jerk(knots, poses, time)
 
 
 class _FreeSpace:
@@ -134,7 +136,7 @@ class _FreeSpace:
         self._grip = twin.robot.gripper
         self.arm = np.array([self._grip is None or name != self._grip.joint for name in twin.robot.joints])
 
-    def reach(
+    def draw_reachable_pose(
         self,
         start: NDArray[np.float64],
         distance: NDArray[np.float64],
@@ -151,7 +153,7 @@ class _FreeSpace:
                 return goal
         return start
 
-    def with_grip(self, pose: NDArray[np.float64], random: np.random.Generator, *, opened: bool) -> NDArray[np.float64]:
+    def draw_grip(self, pose: NDArray[np.float64], random: np.random.Generator, *, opened: bool) -> NDArray[np.float64]:
         """Return the pose with the hand wide open, or closed to an opening of a tenth to a third."""
         if self._grip is None:
             return pose

@@ -19,7 +19,7 @@ from twinloop.core.units import UnitMap
 from twinloop.hardware.arms import VirtualArms
 from twinloop.hardware.hidden import HiddenParameters, draw_hidden
 from twinloop.hardware.protocol import POSITION, TORQUE, NotConnectedError
-from twinloop.hardware.record import drive, episodes_of
+from twinloop.hardware.record import drive, make_episodes
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.rollout.observing import TrackerNoise
 from twinloop.tasks import DEFAULT_TWIN
@@ -113,7 +113,7 @@ class VirtualRobot(TwinRobot):
 
     def get_observation(self) -> dict[str, float]:
         """Return the present encoder readings."""
-        values = self._connected().observe()[0]
+        values = self._require_arms().observe()[0]
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
     def send_action(self, action: Mapping[str, float]) -> dict[str, float]:
@@ -123,7 +123,7 @@ class VirtualRobot(TwinRobot):
             UnknownNameError: the robot has no such action key.
             InputError: a joint is missing or its command is not finite.
         """
-        arms, keys = self._connected(), list(self.action_features)
+        arms, keys = self._require_arms(), list(self.action_features)
         check_keys(action, keys, origin=self.origin)
         sent = arms.command(np.array([[action[key] for key in keys]]))[0]
         return {key: float(value) for key, value in zip(keys, sent, strict=True)}
@@ -135,13 +135,13 @@ class VirtualRobot(TwinRobot):
     @property
     def clock(self) -> VirtualClock:
         """Clock of the simulated time."""
-        return VirtualClock(self._connected)
+        return VirtualClock(self._require_arms)
 
     def reveal(self) -> HiddenParameters:
         """Return the true parameters, for tests and benchmarks; identification must not use them."""
         return self._hidden
 
-    def _connected(self) -> VirtualArms:
+    def _require_arms(self) -> VirtualArms:
         if self._arms is None:
             raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
         return self._arms
@@ -199,8 +199,8 @@ def virtual_log(
     arms = VirtualArms(compiled, draw_hidden(compiled, seed), seed=seed, sessions=numbers, nthread=nthread)
     watched = _TrackedArms(arms)
     recording = drive(watched, iter(commands.swapaxes(0, 1)), rate)
-    logged = episodes_of(recording, VirtualRobot(twin, seed=seed), numbers, task=TASK)
-    return logged if tracker is None else _tracked(logged, compiled, watched.links, tracker, seed)
+    logged = make_episodes(recording, VirtualRobot(twin, seed=seed), numbers, task=TASK)
+    return logged if tracker is None else _add_tracking(logged, compiled, watched.link_positions, tracker, seed)
 
 
 class _TrackedArms:
@@ -211,15 +211,15 @@ class _TrackedArms:
         self.now, self.wait_until, self.command = arms.now, arms.wait_until, arms.command
 
     @property
-    def links(self) -> NDArray[np.float64]:
+    def link_positions(self) -> NDArray[np.float64]:
         return np.stack(self._links, axis=1)
 
     def observe(self) -> NDArray[np.float64]:
-        self._links.append(self._arms.links)
+        self._links.append(self._arms.link_positions)
         return self._arms.observe()
 
 
-def _tracked(
+def _add_tracking(
     logged: list[Episode], twin: Twin, links: NDArray[np.float64], tracker: TrackerNoise, seed: int
 ) -> list[Episode]:
     """Add tracked tool positions to episodes; their noise depends on robot, episode and frame."""
@@ -231,7 +231,7 @@ def _tracked(
     names, found = [f"tool.{axis}" for axis in "xyz"], list[Episode]()
     for episode, true in zip(logged, links, strict=True):
         chance = uniforms(seed, f"virtual/tracker/{episode.index}", np.arange(len(true)), size=3)
-        seen = tracker.see(chain.pose(true[:, columns]).position, names, chance)
+        seen = tracker.add_errors(chain.pose(true[:, columns]).position, names, chance)
         signal = LoggedSignal(time=episode.time, values=seen, columns=("x", "y", "z"), unit="m")
         found.append(replace(episode, signals={**episode.signals, f"place/{site}": signal}))
     return found

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT, STATE
 from twinloop.core.errors import InputError
-from twinloop.hardware.hidden import HiddenCell, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
 from twinloop.hardware.protocol import POSITION, SEEN, NotConnectedError
 from twinloop.hardware.virtual import TwinRobot, check_keys
 from twinloop.randomize import Plan
@@ -18,7 +18,7 @@ from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.observing import WorldObserver
 from twinloop.simulate import Simulation, open_backend
 from twinloop.tasks import DEFAULT_TASK, DEFAULT_TWIN, Task, open_task
-from twinloop.tasks.protocol import is_tracked
+from twinloop.tasks.protocol import has_tracked_values
 from twinloop.twin import load_twin
 
 _LONGEST_S = 300.0  # longest session in s; all past states are kept in memory, because readings depend on them
@@ -57,7 +57,7 @@ class CellSession:
         self._simulation: Simulation = backend.start(cell.twin, params, initial, task.nstep)
         self._command = np.array(initial.command)
         self._states: list[NDArray[np.float64]] = []
-        self._look()
+        self._record_reading()
 
     @property
     def now(self) -> float:
@@ -75,7 +75,7 @@ class CellSession:
             if len(self._states) > self._longest:
                 raise InputError(f"A session of a virtual robot ends after {_LONGEST_S:g} s. Connect it again.")
             self._simulation.advance(self._command)
-            self._look()
+            self._record_reading()
 
     def send(self, command: NDArray[np.float64]) -> None:
         """Hold a command ``(nu,)``, in rad or the actuator's unit, from now on."""
@@ -85,10 +85,10 @@ class CellSession:
         """Return whether the task is solved now."""
         return bool(self._task.success(self.states[None])[0, -1])
 
-    def _look(self) -> None:
+    def _record_reading(self) -> None:
         state = np.array(self._simulation.state)
         self._states.append(state)
-        self.observation = self._observer.look(state, len(self._states) - 1)
+        self.observation = self._observer.observe_worlds(state, len(self._states) - 1)
 
 
 class VirtualCell(TwinRobot):
@@ -119,7 +119,7 @@ class VirtualCell(TwinRobot):
     ) -> None:
         options = {"seed": seed, "task": task, "run_seed": run_seed, "fault": fault}
         said = "&".join(f"{key}={value}" for key, value in options.items() if value)
-        self.cell = hidden_cell(load_twin(twin), seed, fault=fault)
+        self.cell = make_hidden_cell(load_twin(twin), seed, fault=fault)
         super().__init__(self.cell.twin, f"virtual:{twin}?{said}")
         self.task = open_task(task, self.cell.twin)
         self._plan, self._number = self.cell.plan(run_seed), session
@@ -128,7 +128,7 @@ class VirtualCell(TwinRobot):
     @property
     def observation_features(self) -> Mapping[str, type]:
         """Keys and types of an observation: joints first, then tracked objects."""
-        seen = self.task.environment_names if is_tracked(self.task) else ()
+        seen = self.task.environment_names if has_tracked_values(self.task) else ()
         keys = [f"{joint}.{POSITION}" for joint in self.units.names] + [f"{SEEN}{name}" for name in seen]
         return dict.fromkeys(keys, float)
 
@@ -145,7 +145,7 @@ class VirtualCell(TwinRobot):
 
     def get_observation(self) -> dict[str, float]:
         """Return the present readings of joints and tracked objects."""
-        seen = self._connected().observation
+        seen = self._require_session().observation
         values = np.concatenate([seen[name][0] for name in (STATE, ENVIRONMENT) if name in seen])
         return {key: float(value) for key, value in zip(self.observation_features, values, strict=True)}
 
@@ -156,7 +156,7 @@ class VirtualCell(TwinRobot):
             UnknownNameError: the robot has no such action key.
             InputError: a joint is missing or its command is not finite.
         """
-        session, keys = self._connected(), list(self.action_features)
+        session, keys = self._require_session(), list(self.action_features)
         check_keys(action, keys, origin=self.origin)
         values = np.array([action[key] for key in keys], dtype=np.float64)
         if not np.isfinite(values).all():
@@ -175,17 +175,17 @@ class VirtualCell(TwinRobot):
     @property
     def clock(self) -> CellClock:
         """Clock of the simulated episode."""
-        return CellClock(self._connected)
+        return CellClock(self._require_session)
 
     def success(self) -> bool:
         """Return whether the task is solved now, for evaluation; the robot cannot observe it."""
-        return self._connected().success()
+        return self._require_session().success()
 
     def states(self) -> NDArray[np.float64]:
         """Return the true states of this episode up to now ``(nstep + 1, nstate)``, for evaluation."""
-        return self._connected().states
+        return self._require_session().states
 
-    def _connected(self) -> CellSession:
+    def _require_session(self) -> CellSession:
         if self._session is None:
             raise NotConnectedError(f"{self.origin} is not connected. Call connect() first.")
         return self._session

@@ -15,9 +15,9 @@ from twinloop.core.params import ParamTable
 from twinloop.identify.config import FitConfig
 from twinloop.identify.problem import FitProblem, ParameterBlock
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import at_physics_rate, replay
+from twinloop.simulate.replay import change_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs
-from twinloop.stats import best_lag, quantum
+from twinloop.stats import best_lag, quantization_step
 from twinloop.twin import Param, Twin
 from twinloop.twin.quantities import QUANTITIES, FitDeclaration, Prior, Quantity, split_path
 
@@ -43,7 +43,7 @@ class FreeParam:
         return self.param.name
 
     @property
-    def log(self) -> bool:
+    def is_logarithmic(self) -> bool:
         """Whether the solver works on the logarithm of the parameter."""
         return self.param.transform == "log"
 
@@ -69,11 +69,13 @@ class FitSpace:
         """Return SI values by name at transformed points ``(…, p)``, clipped to the parameters' bounds."""
         with np.errstate(over="ignore"):  # a limit that data do not determine may be infinite; it is clipped
             return {  # exp(log(bound)) may exceed the bound by rounding
-                p.name: np.clip(np.exp(points[..., i]) if p.log else points[..., i], p.param.low, p.param.high)
+                p.name: np.clip(
+                    np.exp(points[..., i]) if p.is_logarithmic else points[..., i], p.param.low, p.param.high
+                )
                 for i, p in enumerate(self.free)
             }
 
-    def numbers(self, point: NDArray[np.float64]) -> dict[str, float]:
+    def scalar_values(self, point: NDArray[np.float64]) -> dict[str, float]:
         """Return SI values by name at one transformed point ``(p,)``."""
         return {name: float(value) for name, value in self.values(point).items()}
 
@@ -81,16 +83,16 @@ class FitSpace:
         """Return the twin's complete parameter table at transformed points ``(nworld, p)``."""
         return self.twin.table(len(points), {**self.fixed, **self.values(points)})
 
-    def block(self, joint: int) -> NDArray[np.intp]:
+    def joint_columns(self, joint: int) -> NDArray[np.intp]:
         """Return the columns of one joint's parameters."""
         return np.flatnonzero([parameter.joint == joint for parameter in self.free])
 
-    def columns(self, chosen: Callable[[FitDeclaration], bool]) -> NDArray[np.intp]:
+    def select_columns(self, chosen: Callable[[FitDeclaration], bool]) -> NDArray[np.intp]:
         """Return the columns of the parameters whose fit declaration satisfies the predicate ``chosen``."""
         return np.flatnonzero([chosen(parameter.param.quantity.fit) for parameter in self.free])
 
 
-def free_space(
+def select_free_parameters(
     twin: Twin,
     config: FitConfig | None = None,
     *,
@@ -98,7 +100,7 @@ def free_space(
     known: Mapping[str, float] | None = None,
     conditions: Collection[str] = (),
 ) -> FitSpace:
-    """Return the free parameters of a fit: those in ``config``, or by default the robot's that `free_kinds` lists.
+    """Return the free parameters of a fit: those in ``config``, or by default the robot's `default_free_quantities`.
 
     Args:
         twin: the twin to identify.
@@ -113,35 +115,35 @@ def free_space(
     """
     config = config or FitConfig()
     start, fixed, only = {**(start or {}), **config.start}, {**(known or {}), **config.fixed}, config.quantities
-    chosen = _of_the_robot(twin) if config.free is None else _named(twin, config.free)
+    chosen = _select_robot_parameters(twin) if config.free is None else _match_parameters(twin, config.free)
     found = [
-        _free(twin.params[name], joint, _prior(twin.params[name], config.priors), start.get(name))
+        _make_free_param(twin.params[name], joint, _choose_prior(twin.params[name], config.priors), start.get(name))
         for name, joint in chosen.items()
-        if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.word in only)
+        if name not in {*fixed, *conditions} and (only is None or twin.params[name].quantity.last_name in only)
     ]
     if not found:
-        kinds = ", ".join(kind.word for kind in free_kinds())
+        kinds = ", ".join(kind.last_name for kind in default_free_quantities())
         raise InputError(f"The twin {twin.name} declares no parameter that a log can identify ({kinds}). Declare one.")
     return FitSpace(twin=twin, free=tuple(found), fixed=fixed)
 
 
-def free_kinds() -> list[Quantity]:
+def default_free_quantities() -> list[Quantity]:
     """Return the quantities that are free by default: those that a log of commands and positions can identify."""
     return sorted((kind for kind in QUANTITIES if kind.fit.rank is not None), key=lambda kind: kind.fit.rank or 0)
 
 
-def _of_the_robot(twin: Twin) -> dict[str, int | None]:
-    """Return the robot's parameters of the quantities in `free_kinds`, each with its joint's index."""
+def _select_robot_parameters(twin: Twin) -> dict[str, int | None]:
+    """Return the robot's parameters of the quantities in `default_free_quantities`, each with its joint's index."""
     chosen = {}
     for joint, (joint_name, actuator) in enumerate(zip(twin.robot.joints, twin.robot.actuator_names, strict=True)):
-        for kind in free_kinds():
+        for kind in default_free_quantities():
             name = kind.path(actuator if kind.family == "actuator" else joint_name)
             if name in twin.params and (twin.robot.control == "position" or not kind.fit.position_only):
                 chosen[name] = joint
     return chosen
 
 
-def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
+def _match_parameters(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
     """Return the parameters that match the patterns, each with its joint's index or None."""
     owners: dict[tuple[str, str], int] = {}
     if twin.spec.robot is not None:
@@ -156,7 +158,7 @@ def _named(twin: Twin, patterns: Sequence[str]) -> dict[str, int | None]:
     return chosen
 
 
-def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
+def _choose_prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     """Return a parameter's prior.
 
     It is the first match among the given patterns; else the declared prior; else a factor of e for a positive
@@ -180,7 +182,7 @@ def _prior(param: Param, known: Mapping[str, Prior]) -> Prior:
     )
 
 
-def _free(param: Param, joint: int | None, prior: Prior, start: float | None) -> FreeParam:
+def _make_free_param(param: Param, joint: int | None, prior: Prior, start: float | None) -> FreeParam:
     value = float(np.clip(param.nominal if start is None else start, param.low, param.high))
     spread = max(prior.spread * abs(param.nominal) if prior.relative else prior.spread, prior.least)
     if param.transform != "log":
@@ -201,7 +203,7 @@ def _free(param: Param, joint: int | None, prior: Prior, start: float | None) ->
 Bounds = Mapping[str, tuple[float, float]]
 
 
-def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tuple[FitSpace, list[str]]:
+def narrow_bounds(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tuple[FitSpace, list[str]]:
     """Return the space within ``bounds`` (SI, by pattern), and warnings on bounds that exclude a nominal value.
 
     Raises:
@@ -210,7 +212,7 @@ def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tup
         BoundsError: bounds or a start value outside the twin's own bounds.
     """
     for name, value in start.items():
-        space.twin.require(name).check(value, where="the fit's start")
+        space.twin.find_param(name).check(value, where="the fit's start")
     free, said = list(space.free), []
     for pattern, (low, high) in bounds.items():
         columns = [i for i, name in enumerate(space.names) if fnmatch.fnmatchcase(name, pattern)]
@@ -219,24 +221,24 @@ def narrowed(space: FitSpace, bounds: Bounds, start: Mapping[str, float]) -> tup
         if not low < high:
             raise InputError(f"The bounds of {pattern}, [{low:g}, {high:g}], are not in ascending order. Swap them.")
         for column in columns:
-            free[column] = _within(free[column], low, high)
-            said += _excluded(free[column], low, high)
+            free[column] = _set_bounds(free[column], low, high)
+            said += _warn_excluded_nominal(free[column], low, high)
     return replace(space, free=tuple(free)), said
 
 
-def _within(parameter: FreeParam, low: float, high: float) -> FreeParam:
+def _set_bounds(parameter: FreeParam, low: float, high: float) -> FreeParam:
     param = parameter.param
     if low < param.low or high > param.high:
         raise BoundsError(
             f"The bounds of {param.name}, [{low:g}, {high:g}] {param.unit}, exceed the twin's own bounds, "
             f"[{param.low:g}, {param.high:g}]. Narrow them, or widen low and high in the twin."
         )
-    if parameter.log:
+    if parameter.is_logarithmic:
         low, high = (math.log(value) if value > 0 else -math.inf for value in (low, high))
     return replace(parameter, low=low, high=high, start=min(max(parameter.start, low), high))
 
 
-def _excluded(parameter: FreeParam, low: float, high: float) -> list[str]:
+def _warn_excluded_nominal(parameter: FreeParam, low: float, high: float) -> list[str]:
     param = parameter.param
     if low <= param.nominal <= high:
         return []
@@ -254,8 +256,8 @@ _COUPLED_JOINTS = 2
 def fit_space(logs: ReplayLogs, config: FitConfig) -> tuple[FitSpace, dict[str, float]]:
     """Return the free parameters of a fit to ``logs``, and the encoder scales computed from the logs' quantization."""
     scales = _encoder_scales(logs)
-    delays, conditions = _starting_delays(logs), config.replay.conditions
-    return free_space(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
+    delays, conditions = _estimate_start_delays(logs), config.replay.conditions
+    return select_free_parameters(logs.twin, config, start=delays, known=scales, conditions=conditions), scales
 
 
 def fit_problem(
@@ -282,11 +284,11 @@ def fit_problem(
         )
     n = len(logs.channels)
     every = ParameterBlock(columns=np.arange(len(space.free)), channels=np.arange(n))
-    apart = (ParameterBlock(columns=space.block(j), channels=np.array([j])) for j in range(n))
+    apart = (ParameterBlock(columns=space.joint_columns(j), channels=np.array([j])) for j in range(n))
     return FitProblem(
         readings=readings,
         measured=logs.measured,
-        blocks=(every,) if _coupled(logs, space, config) else tuple(b for b in apart if len(b.columns)),
+        blocks=(every,) if _is_coupled(logs, space, config) else tuple(b for b in apart if len(b.columns)),
         centre=space.column("centre"),
         sd=space.column("sd"),
         low=space.column("low"),
@@ -304,7 +306,7 @@ def huber_width(residual: NDArray[np.float64], measured: NDArray[np.float64], co
     return np.maximum(config.width * size, least)
 
 
-def _coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
+def _is_coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
     """Return whether every parameter is fitted to all channels; otherwise each joint's to its own position only."""
     if config.coupled is not None:
         return config.coupled
@@ -312,14 +314,14 @@ def _coupled(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> bool:
     return not (apart and not logs.nlocal and all(p.joint is not None for p in space.free))
 
 
-def spread_rows(count: int, most: int) -> NDArray[np.intp]:
+def evenly_spaced_indices(count: int, most: int) -> NDArray[np.intp]:
     """Return the indices of at most ``most`` of ``count`` rows, evenly spread."""
     return np.unique(np.linspace(0, count - 1, min(most, count)).round().astype(np.intp))
 
 
-def at_physics(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
+def limit_physics_rate(logs: ReplayLogs, physics_hz: float) -> ReplayLogs:
     """Return the same logs with physics at about ``physics_hz``, or at the twin's own rate if that is lower."""
-    return replace(logs, twin=at_physics_rate(logs.twin, physics_hz))
+    return replace(logs, twin=change_physics_rate(logs.twin, physics_hz))
 
 
 def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
@@ -338,7 +340,7 @@ def _encoder_scales(logs: ReplayLogs) -> dict[str, float]:
     return scales
 
 
-def _starting_delays(logs: ReplayLogs) -> dict[str, float]:
+def _estimate_start_delays(logs: ReplayLogs) -> dict[str, float]:
     """Return start values of the delays: each command's best shift minus the nominal servo lag (damping / kp)."""
     twin = logs.twin
     if not logs.joints or twin.robot.control != "position" or len(logs.channels) != len(logs.joints):
@@ -359,5 +361,5 @@ def scale_from_quantum(values: ArrayLike, radians_per_unit: float, counts_per_tu
         radians_per_unit: scale of the nominal unit map.
         counts_per_turn: counts of the encoder per turn of the joint.
     """
-    step = quantum(values)
+    step = quantization_step(values)
     return None if step is None else (2 * math.pi / counts_per_turn) / (step * radians_per_unit)

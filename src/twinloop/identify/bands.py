@@ -44,7 +44,7 @@ def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
     be estimated: it is NaN, and the whole residual counts as noise.
     """
     finite = np.where(np.isfinite(residual), residual, np.nan)
-    left, share = _without_structure(logs, finite)
+    left, share = _remove_predictable_part(logs, finite)
     floor = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1), initial=0.0)
     power = np.nanmean(left**2, axis=(0, 1))
     products = np.nanmean(left[:, 1:] * left[:, :-1], axis=(0, 1))
@@ -58,7 +58,7 @@ def residual_noise(logs: ReplayLogs, residual: Array) -> ResidualNoise:
     )
 
 
-def drawn_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+def draw_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
     """Draw stationary AR(1) noise of shape ``(nwindow, nframe, nchannel)``."""
     white = rng.normal(size=shape)
     for channel, rho in enumerate(noise.rho):
@@ -68,7 +68,7 @@ def drawn_noise(noise: ResidualNoise, rng: np.random.Generator, shape: tuple[int
     return white * noise.sd
 
 
-def _without_structure(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]:
+def _remove_predictable_part(logs: ReplayLogs, residual: Array) -> tuple[Array, Array]:
     """Return residuals minus their out-of-sample prediction from motion, and the predicted share of power."""
     episodes = logs.clusters
     count = int(episodes.max()) + 1
@@ -126,7 +126,7 @@ class PredictedClips:
     drawn: Array
     share: Array
 
-    def within(self, level: float) -> float:
+    def score_quantile(self, level: float) -> float:
         """Return q, the score in σ that a fraction ``level`` of the draws does not exceed."""
         return float(np.quantile(self.drawn, level))
 
@@ -153,7 +153,7 @@ class BandPrediction:
         """Replay episodes at the estimate and at parameter draws, and score them."""
         logs = prepare_replay(twin, episodes, self.config.replay)
         centre = replay(self.backend, logs, logs.twin.table(1, self.point))[0]
-        drawn = replay(self.backend, logs, logs.twin.table(_DRAWS, {**self.point, **self._draws(logs.twin)}))
+        drawn = replay(self.backend, logs, logs.twin.table(_DRAWS, {**self.point, **self._draw_parameters(logs.twin)}))
         moved = np.where(np.isfinite(drawn), drawn - centre, np.nan)
         lost = np.isnan(moved).all(axis=0)
         spread = np.nanmean(np.where(lost, 0.0, moved) ** 2, axis=0)
@@ -162,21 +162,21 @@ class BandPrediction:
         error = np.where(present, np.where(np.isfinite(centre), centre, np.inf) - logs.measured, np.nan)
         tail = np.where(present, 1.0, np.nan)
         scores = [
-            by_episode(np.abs(deviation + noise) / sd * tail, logs.clusters)
+            max_by_episode(np.abs(deviation + noise) / sd * tail, logs.clusters)
             for deviation in moved
-            for noise in self._noises(logs, _NOISES)
+            for noise in self._draw_noise_arrays(logs, _NOISES)
         ]
         return PredictedClips(
             error=error,
             sd=sd,
             clusters=logs.clusters,
             numbers=tuple(dict.fromkeys(sorted(logs.numbers))),
-            scores=by_episode(np.abs(error) / sd, logs.clusters),
+            scores=max_by_episode(np.abs(error) / sd, logs.clusters),
             drawn=np.array(scores),
             share=np.nanmean(np.where(present, spread / sd**2, np.nan), axis=(0, 1)),
         )
 
-    def _draws(self, twin: Twin) -> dict[str, Array]:
+    def _draw_parameters(self, twin: Twin) -> dict[str, Array]:
         """Draw the determined parameters as generated worlds do: a value outside its bounds is drawn again."""
         found, known = self.distribution, np.flatnonzero(self.distribution.determined)
         joint = JointDraw(
@@ -193,13 +193,13 @@ class BandPrediction:
             lambda trial, rows: uniforms(0, _STREAM, rows, size=len(known), attempt=0, step=trial),
         )
 
-    def _noises(self, logs: ReplayLogs, count: int) -> list[Array]:
+    def _draw_noise_arrays(self, logs: ReplayLogs, count: int) -> list[Array]:
         """Draw ``count`` noise arrays for all channels; the same ones for every parameter draw."""
         rng = generator(0, f"{_STREAM}/noise")
-        return [drawn_noise(self.noise, rng, logs.measured.shape) for _ in range(count)]
+        return [draw_noise(self.noise, rng, logs.measured.shape) for _ in range(count)]
 
 
-def by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:
+def max_by_episode(size: Array, clusters: NDArray[np.intp]) -> Array:
     """Return the largest value of each episode over windows, frames and channels; NaN marks missing measurements."""
     largest = np.full(int(clusters.max()) + 1, -np.inf)
     np.maximum.at(largest, clusters, np.nanmax(size, axis=(1, 2)))

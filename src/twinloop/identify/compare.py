@@ -120,12 +120,12 @@ class StructureComparison(JsonRecord):
         return "\n".join(lines)
 
 
-def adjusted(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
+def adjust_p_values(results: Sequence[StructureResult]) -> tuple[StructureResult, ...]:
     """Return the results with Holm-adjusted p-values over the compared structures, and with verdicts."""
     compared = [result for result in results if result.improvement is not None]
     p_values = dict(zip([r.name for r in compared], holm([r.p_value for r in compared]), strict=True))
     rows = [replace(r, p_value=float(p_values[r.name])) if r.name in p_values else r for r in results]
-    missing = {r.name: _gain(r) for r in rows if not r.in_base and r.improvement and _found(r)}
+    missing = {r.name: _gain(r) for r in rows if not r.in_base and r.improvement and _is_relevant_gain(r)}
     best = max(missing, key=missing.__getitem__, default="")
     return tuple(row if row.improvement is None else replace(row, verdict=_verdict(row, best)) for row in rows)
 
@@ -135,16 +135,16 @@ def _gain(row: StructureResult) -> float:
     return float(row.improvement.estimate)
 
 
-def _found(row: StructureResult) -> bool:
+def _is_relevant_gain(row: StructureResult) -> bool:
     return row.p_value <= ALPHA and _gain(row) >= LEAST_GAIN
 
 
 def _verdict(row: StructureResult, best: str) -> str:
     """Return the verdict on one structure; ``best`` is the missing structure with the largest improvement."""
     assert row.improvement is not None  # noqa: S101 - only called for compared structures
-    if _found(row) and row.in_base:
+    if _is_relevant_gain(row) and row.in_base:
         return "needed, the base has it"
-    if _found(row):
+    if _is_relevant_gain(row):
         return "MISSING from the base" if row.name == best else f"helps, but {best} explains more"
     if row.p_value <= ALPHA:
         return f"no relevant gain: significant, but less than {LEAST_GAIN:.0%}"
@@ -161,7 +161,7 @@ _FULL_RATE = (
 )
 
 
-def compare(
+def compare_structures(
     twin: Twin,
     episodes: Sequence[Episode],
     *,
@@ -195,18 +195,18 @@ def compare(
     for number, held in enumerate(splits):
         fold = _CrossValidationFold(twin, episodes, held, backend, config)
         progress(f"fold {number + 1} of {len(splits)}: base")
-        base_errors.append(fold.base())
+        base_errors.append(fold.fit_base())
         for structure in structures:
             if structure.name in reasons:
                 continue
             progress(f"fold {number + 1} of {len(splits)}: {structure.name}")
             try:
-                runs[structure.name].append(fold.pair(structure))
+                runs[structure.name].append(fold.evaluate_structure(structure))
             except InputError as error:
                 reasons[structure.name] = str(error)
     channels = prepare_replay(twin, episodes[:1], config.replay).channels
     names = [channel.name for channel in channels]
-    judged = [_judged(s, runs[s.name], reasons.get(s.name, ""), names) for s in structures]
+    judged = [_summarize_structure(s, runs[s.name], reasons.get(s.name, ""), names) for s in structures]
     base = np.concatenate(base_errors).mean(axis=0)
     return StructureComparison(
         twin=twin.name,
@@ -214,7 +214,7 @@ def compare(
         units={channel.name: channel.unit for channel in channels},
         episodes=sum(map(len, splits)),
         folds=len(splits),
-        results=adjusted(judged),
+        results=adjust_p_values(judged),
     )
 
 
@@ -254,28 +254,28 @@ class _CrossValidationFold:
         self._held = [episode for episode in episodes if episode.index in set(held)]
         self._training = [episode for episode in episodes if episode.index not in set(held)]
 
-    def base(self) -> Array:
+    def fit_base(self) -> Array:
         """Fit the base and return its held-out errors; the other fits start from its estimate."""
         found = identify(self._twin, self._training, backend=self._backend, config=self._config)
         known = found.distribution
         measured = {name for name, sd in zip(known.names, known.prior_sd, strict=True) if np.isnan(sd)}
         self._estimate = {name: value for name, value in known.estimate.items() if name not in measured}
-        self._base = self._errors(self._twin, {**self._config.fixed, **known.estimate}, self._config)
+        self._base = self._held_out_errors(self._twin, {**self._config.fixed, **known.estimate}, self._config)
         return self._base
 
-    def pair(self, structure: Structure) -> _FoldErrors:
+    def evaluate_structure(self, structure: Structure) -> _FoldErrors:
         """Return the held-out errors without and with a structure."""
         if structure.needs == "contacts" and not self._config.replay.contacts:
             raise InputError("this replay has no contacts (replay.contacts)")
-        richer = structure.applied(self._twin, self._training)
+        richer = structure.apply_to(self._twin, self._training)
         added = structure.names(richer)
         if set(added) <= set(self._estimate):
-            without, _ = self._fitted(
+            without, _ = self._fit_twin(
                 self._twin, [n for n in self._estimate if n not in added], structure.values(richer, "neutral"), {}, {}
             )
             values = {name: self._estimate[name] for name in added}
             return _FoldErrors(without=without, having=self._base, added=added, in_base=True, values=values)
-        having, found = self._fitted(
+        having, found = self._fit_twin(
             richer,
             [*self._estimate, *(name for name in added if name not in self._estimate)],
             {},
@@ -286,7 +286,7 @@ class _CrossValidationFold:
         values = {name: found[name] for name in added}
         return _FoldErrors(without=self._base, having=having, added=added, in_base=False, values=values)
 
-    def _fitted(
+    def _fit_twin(
         self,
         twin: Twin,
         free: Sequence[str],
@@ -309,9 +309,9 @@ class _CrossValidationFold:
             physics_hz=_FULL_RATE if elastic else config.physics_hz,
         )
         found = identify(twin, self._training, backend=self._backend, config=changed).distribution.estimate
-        return self._errors(twin, {**changed.fixed, **found}, changed), found
+        return self._held_out_errors(twin, {**changed.fixed, **found}, changed), found
 
-    def _errors(self, twin: Twin, values: Mapping[str, float], config: FitConfig) -> Array:
+    def _held_out_errors(self, twin: Twin, values: Mapping[str, float], config: FitConfig) -> Array:
         logs = prepare_replay(twin, self._held, config.replay)
         known = {name: value for name, value in values.items() if name in logs.twin.params}
         readings = replay(self._backend, logs, logs.twin.table(1, known))[0]
@@ -320,7 +320,7 @@ class _CrossValidationFold:
         return logs.episode_errors(readings)
 
 
-def _judged(
+def _summarize_structure(
     structure: Structure, pairs: Sequence[_FoldErrors], reason: str, channels: Sequence[str]
 ) -> StructureResult:
     if reason:

@@ -118,7 +118,7 @@ class HoldoutSpec:
         Raises:
             InputError: an episode does not exist, the choice holds out no episode, or no episode is left for training.
         """
-        held = self._held(list(numbers))
+        held = self._held_out_positions(list(numbers))
         if not held and self.kind != "none":
             raise InputError(
                 f"{self.option} {self} holds out none of {len(numbers)} episodes. Choose a smaller number."
@@ -128,7 +128,7 @@ class HoldoutSpec:
             raise InputError(f"{self.option} {self} of {len(numbers)} episodes leaves no episode to train on. {_FORMS}")
         return training, sorted(held)
 
-    def _held(self, numbers: list[int]) -> set[int]:
+    def _held_out_positions(self, numbers: list[int]) -> set[int]:
         if self.kind == "last":
             return set(range(max(0, len(numbers) - self.count), len(numbers)))
         if self.kind == "every":

@@ -27,7 +27,7 @@ from twinloop.core.distribution import ParamDistribution, RangeCalibration, Resi
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.bands import BandPrediction, PredictedClips, by_episode, residual_noise
+from twinloop.identify.bands import BandPrediction, PredictedClips, max_by_episode, residual_noise
 from twinloop.identify.config import FitConfig
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -140,29 +140,29 @@ def calibrate(
         InputError: a clip is in two of the three parts, or the fit determined no parameter.
     """
     config = config or FitConfig()
-    _check_apart(training, calibration, test)
+    _check_disjoint(training, calibration, test)
     fitted = prepare_replay(twin, training, config.replay)
     point = {**config.fixed, **distribution.estimate}
     residual = replay(backend, fitted, fitted.twin.table(1, point))[0] - fitted.measured
     noise = residual_noise(fitted, residual)
     if not calibration:
-        found = _calibration(distribution, None, noise, level)
+        found = _calibrate_kappa(distribution, None, noise, level)
         unknown = np.full(len(noise.channels), np.nan)
         known = replace(distribution, noise=noise, calibration=found)
         return CalibratedRanges(distribution=known, curve=None, parameter_share=unknown, scores={})
     ahead = BandPrediction(backend, distribution, noise, point, config)
     clips = ahead.clips(twin, calibration)
-    found = _calibration(distribution, clips, noise, level)
+    found = _calibrate_kappa(distribution, clips, noise, level)
     return CalibratedRanges(
         distribution=replace(distribution, noise=noise, calibration=found),
-        curve=_curve(clips, ahead.clips(twin, test), found.cap) if test else None,
+        curve=_coverage_curve(clips, ahead.clips(twin, test), found.cap) if test else None,
         parameter_share=clips.share,
         scores=dict(zip(clips.numbers, clips.scores.tolist(), strict=True)),
-        within=clips.within(level),
+        within=clips.score_quantile(level),
     )
 
 
-def _check_apart(*parts: Sequence[Episode]) -> None:
+def _check_disjoint(*parts: Sequence[Episode]) -> None:
     seen: set[int] = set()
     for part in parts:
         again = sorted(seen & {episode.index for episode in part})
@@ -187,7 +187,7 @@ def kappa_cap(distribution: ParamDistribution) -> tuple[float, str]:
     return cap, reason
 
 
-def _calibration(
+def _calibrate_kappa(
     distribution: ParamDistribution, clips: PredictedClips | None, noise: ResidualNoise, level: float
 ) -> RangeCalibration:
     """Return κ from calibration clips; uncalibrated if ``clips`` is None."""
@@ -195,11 +195,14 @@ def _calibration(
     kappa, status, count, needed = 1.0, _UNCALIBRATED, 0, math.inf
     model_error = np.zeros(len(noise.channels))
     if clips is not None:
-        count, needed = len(clips.numbers), (conformal_threshold(clips.scores, level) / clips.within(level)) ** 2
+        count, needed = (
+            len(clips.numbers),
+            (conformal_threshold(clips.scores, level) / clips.score_quantile(level)) ** 2,
+        )
         if count >= least_clips(level):
             kappa, status = (cap, _CAPPED) if needed > cap else (needed, _CALIBRATED)
         if status == _CAPPED:
-            model_error = _outside(clips, kappa, level)
+            model_error = _excess_outside_band(clips, kappa, level)
     return RangeCalibration(
         kappa=kappa,
         status=status,
@@ -212,16 +215,16 @@ def _calibration(
     )
 
 
-def _outside(clips: PredictedClips, kappa: float, level: float) -> Array:
+def _excess_outside_band(clips: PredictedClips, kappa: float, level: float) -> Array:
     """Return how far clips are outside the band, per channel in its unit: a bound for a fraction ``level`` of them."""
-    beyond = np.maximum(np.abs(clips.error) - clips.within(level) * math.sqrt(kappa) * clips.sd, 0.0)
-    largest = [by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
+    beyond = np.maximum(np.abs(clips.error) - clips.score_quantile(level) * math.sqrt(kappa) * clips.sd, 0.0)
+    largest = [max_by_episode(beyond[..., [channel]], clips.clusters) for channel in range(beyond.shape[-1])]
     return np.array([conformal_threshold(each, level) for each in largest])
 
 
-def _curve(calibration: PredictedClips, test: PredictedClips, cap: float) -> CoverageCurve:
+def _coverage_curve(calibration: PredictedClips, test: PredictedClips, cap: float) -> CoverageCurve:
     levels = _LEVELS[[least_clips(level) <= len(calibration.numbers) for level in _LEVELS]]
-    within = np.array([calibration.within(level) for level in levels])
+    within = np.array([calibration.score_quantile(level) for level in levels])
     thresholds = np.array([conformal_threshold(calibration.scores, level) for level in levels])
     low, high = conformal_band(levels, len(calibration.numbers), len(test.numbers))
     scores = test.scores[:, None]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space
+from twinloop.identify.assembly import FitSpace, fit_problem, fit_space, limit_physics_rate
 from twinloop.identify.config import FitConfig
 from twinloop.identify.fit import identify
 from twinloop.identify.solver import solve
@@ -56,7 +56,7 @@ class DriftParam:
     p_trend: float
 
     @property
-    def drifts(self) -> bool:
+    def is_drifting(self) -> bool:
         """Whether the parameter changed, at level `ALPHA`."""
         return min(self.p_change, self.p_trend) <= ALPHA
 
@@ -75,7 +75,7 @@ class Drift(JsonRecord):
     @property
     def drifting(self) -> tuple[str, ...]:
         """Names of the parameters that changed, smallest p-value first."""
-        found = [param for param in self.params if param.drifts]
+        found = [param for param in self.params if param.is_drifting]
         return tuple(p.name for p in sorted(found, key=lambda p: (min(p.p_change, p.p_trend), -p.q)))
 
     def text(self) -> str:
@@ -97,7 +97,7 @@ class Drift(JsonRecord):
         return "\n".join(lines)
 
 
-def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
+def group_episodes(episodes: Sequence[Episode], by: str) -> list[str]:
     """Return the group of each episode: ``by`` is a number of consecutive groups, ``hour``, ``day``, or a condition.
 
     Raises:
@@ -133,7 +133,7 @@ def drift_groups(episodes: Sequence[Episode], by: str) -> list[str]:
     return labels
 
 
-def drift(
+def detect_drift(
     twin: Twin,
     episodes: Sequence[Episode],
     groups: Sequence[str],
@@ -146,7 +146,7 @@ def drift(
     Args:
         twin: the twin.
         episodes: the log; the trend is tested along their order.
-        groups: group of each episode, see `drift_groups`.
+        groups: group of each episode, see `group_episodes`.
         backend: the backend that simulates the replays.
         config: configuration of the fits.
 
@@ -168,16 +168,16 @@ def drift(
         checkpoint=None,
     )
     local = _GroupFits(twin, episodes, backend, narrow)
-    each = np.array([local.of([episode.index]) for episode in episodes])
+    each = np.array([local.fit_episodes([episode.index]) for episode in episodes])
     test = group_test(each, np.asarray(groups), np.arange(len(episodes)))
     labels = sorted(set(groups), key=list(groups).index)
     members = [[e.index for e, group in zip(episodes, groups, strict=True) if group == label] for label in labels]
-    fits = np.array([local.of(numbers) for numbers in members])
+    fits = np.array([local.fit_episodes(numbers) for numbers in members])
     rows = [sorted(set(groups)).index(label) for label in labels]
     return Drift(
         groups=tuple(labels),
         sizes=tuple(map(len, members)),
-        params=_params(local.space, whole.estimate, fits, test.errors[rows], test),
+        params=_summarize_parameters(local.space, whole.estimate, fits, test.errors[rows], test),
     )
 
 
@@ -185,27 +185,27 @@ class _GroupFits:
     """Fits to subsets of the episodes from the common estimate, with the loss width of the whole log."""
 
     def __init__(self, twin: Twin, episodes: Sequence[Episode], backend: Backend, config: FitConfig) -> None:
-        self._logs = at_physics(prepare_replay(twin, episodes, config.replay), config.physics_hz)
+        self._logs = limit_physics_rate(prepare_replay(twin, episodes, config.replay), config.physics_hz)
         self._backend, self._config = backend, config
         self.space, _ = fit_space(self._logs, config)
         self._point = self.space.column("start")
         self._width = fit_problem(backend, self._logs, self.space, self._point, config).width
 
-    def of(self, numbers: Sequence[int]) -> Array:
+    def fit_episodes(self, numbers: Sequence[int]) -> Array:
         """Return the estimate from some episodes, ``(p,)`` transformed."""
-        problem = fit_problem(self._backend, self._logs.of_episodes(numbers), self.space, self._point, self._config)
+        problem = fit_problem(self._backend, self._logs.select_episodes(numbers), self.space, self._point, self._config)
         here = replace(problem, width=self._width, centre=self._point)
         return solve(here, self._point, iterations=_STEPS).point
 
 
-def _params(
+def _summarize_parameters(
     space: FitSpace, common: Mapping[str, float], fits: Array, errors: Array, test: GroupTest
 ) -> tuple[DriftParam, ...]:
     """Return the results in SI units; the standard error of a logarithm is taken as a relative error."""
     adjusted = holm(np.concatenate([test.p_change, test.p_trend]))
     values, found = space.values(fits), []
     for i, free in enumerate(space.free):
-        size = np.abs(values[free.name]) if free.log else np.ones(len(fits))
+        size = np.abs(values[free.name]) if free.is_logarithmic else np.ones(len(fits))
         found.append(
             DriftParam(
                 name=free.name,

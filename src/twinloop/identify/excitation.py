@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.hardware.limits import ClearanceCheck
-from twinloop.identify.excitation_motions import SHAPES, MotionTrials, fitted
+from twinloop.identify.excitation_motions import SHAPES, MotionTrials, scale_into_limits
 from twinloop.identify.fisher import FisherInformation
 
 Array = NDArray[np.float64]
@@ -107,7 +107,7 @@ class _CandidatePool:
     told: FisherInformation
 
 
-def suggest(
+def suggest_excitation(
     trials: MotionTrials, before: FisherInformation, columns: Sequence[int], options: ExcitationOptions
 ) -> Excitation:
     """Return the most informative motion about some of the parameters, within the robot's limits.
@@ -121,19 +121,19 @@ def suggest(
     Raises:
         InputError: no motion keeps the limits.
     """
-    score = _scorer(trials.space.column("sd"), np.asarray(columns), options.criterion)
+    score = _make_scorer(trials.space.column("sd"), np.asarray(columns), options.criterion)
     pool, refused = _draw_pool(trials, options)
     tried = options.pool
 
     def gain(chosen: Sequence[int]) -> float:
-        return score(_with(before, pool.told, chosen, options.repeat))
+        return score(_add_segments(before, pool.told, chosen, options.repeat))
 
-    chosen = _exchange(gain, len(pool.pieces), options)
+    chosen = _exchange_segments(gain, len(pool.pieces), options)
     for number in range(options.rounds * options.pieces):
-        tried += _mend(trials, pool, chosen, number, gain, options)
+        tried += _improve_by_blending(trials, pool, chosen, number, gain, options)
     commands = np.concatenate(pool.pieces[chosen])
-    told = trials.told(commands[None], alone=True)
-    fine, lag = trials.admissible(commands[None])
+    told = trials.motion_information(commands[None], alone=True)
+    fine, lag = trials.find_admissible(commands[None])
     if not fine[0]:
         raise InputError(
             "Each piece of this excitation keeps the limits, but their sequence does not. Try another seed."
@@ -142,16 +142,16 @@ def suggest(
         commands=commands,
         kinds=tuple(pool.kinds[i] for i in chosen),
         told=FisherInformation(matrix=told.matrix[:, 0], score=told.score[:, 0]),
-        excited=trials.excited(commands[None]),
+        excited=trials.motion_excitation(commands[None]),
         gain=gain(chosen),
-        random_gain=_by_chance(gain, pool.kinds, options),
+        random_gain=_score_random_designs(gain, pool.kinds, options),
         following=lag[0],
         tried=tried,
         refused=refused,
     )
 
 
-def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[FisherInformation], float]:
+def _make_scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Callable[[FisherInformation], float]:
     """Return a function that scores information ``(npoint, p, p)``; larger is better, D is in nats over the prior."""
     names: Mapping[Criterion, Callable[[Array], NDArray[np.floating]]] = {
         "D": lambda part: -0.5 * np.linalg.slogdet(part)[1],
@@ -169,7 +169,9 @@ def _scorer(sd: Array, columns: NDArray[np.intp], criterion: Criterion) -> Calla
     return score
 
 
-def _with(before: FisherInformation, told: FisherInformation, chosen: Sequence[int], repeat: int) -> FisherInformation:
+def _add_segments(
+    before: FisherInformation, told: FisherInformation, chosen: Sequence[int], repeat: int
+) -> FisherInformation:
     rows = list(chosen)
     added = FisherInformation(matrix=told.matrix[:, rows].sum(axis=1), score=told.score[:, rows].sum(axis=1))
     return before + added.times(repeat)
@@ -185,33 +187,33 @@ def _draw_pool(trials: MotionTrials, options: ExcitationOptions) -> tuple[_Candi
     for number in range(options.pool):
         kind = list(SHAPES)[number % len(SHAPES)]
         rows = SHAPES[kind](generator(options.seed, "excitation/piece", number), time, home, limits)
-        kept = fitted(rows, home, limits, hz, clearance)
+        kept = scale_into_limits(rows, home, limits, hz, clearance)
         if kept is not None:
             kinds.append(kind)
             drawn.append(kept)
     pieces = np.array(drawn).reshape(len(drawn), len(time), len(home))
-    fine = trials.admissible(pieces)[0] if len(pieces) else np.zeros(0, dtype=bool)
+    fine = trials.find_admissible(pieces)[0] if len(pieces) else np.zeros(0, dtype=bool)
     if not fine.any():
         raise InputError(
             f"None of {options.pool} motions of {trials.twin.name} keeps its limits at every plausible parameter: "
             "range, speed, torque, or clearance at home. Widen the limits, or draw a larger pool."
         )
     pieces, kinds = pieces[fine], [kind for kind, good in zip(kinds, fine, strict=True) if good]
-    return _CandidatePool(pieces=pieces, kinds=kinds, told=trials.told(pieces)), options.pool - len(kinds)
+    return _CandidatePool(pieces=pieces, kinds=kinds, told=trials.motion_information(pieces)), options.pool - len(kinds)
 
 
-def _exchange(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
+def _exchange_segments(gain: Callable[[Sequence[int]], float], count: int, options: ExcitationOptions) -> list[int]:
     """Return the best set that exchanges of single segments reach from a greedy and from random starts."""
     random = generator(options.seed, "excitation/exchange", 0)
     starts = [random.integers(count, size=options.pieces).tolist() for _ in range(_STARTS - 1)]
     greedy: list[int] = []
     for _ in range(options.pieces):
         greedy.append(int(np.argmax([gain([*greedy, i]) for i in range(count)])))
-    found = [_improved(gain, start, count) for start in (greedy, *starts)]
+    found = [_improve_by_exchange(gain, start, count) for start in (greedy, *starts)]
     return max(found, key=gain)
 
 
-def _improved(gain: Callable[[Sequence[int]], float], chosen: list[int], count: int) -> list[int]:
+def _improve_by_exchange(gain: Callable[[Sequence[int]], float], chosen: list[int], count: int) -> list[int]:
     best = gain(chosen)
     for _ in range(_PASSES):
         before = best
@@ -224,7 +226,7 @@ def _improved(gain: Callable[[Sequence[int]], float], chosen: list[int], count: 
     return chosen
 
 
-def _mend(
+def _improve_by_blending(
     trials: MotionTrials,
     pool: _CandidatePool,
     chosen: list[int],
@@ -240,16 +242,18 @@ def _mend(
     for other in random.integers(len(pool.pieces), size=_CHILDREN):
         part, scale = random.uniform(*_BLENDS), random.uniform(0.9, 1.3)
         blend = home + scale * ((1.0 - part) * (parent - home) + part * (pool.pieces[other] - home))
-        kept = fitted(np.clip(blend, trials.limits.low, trials.limits.high), home, trials.limits, hz, clearance)
+        kept = scale_into_limits(
+            np.clip(blend, trials.limits.low, trials.limits.high), home, trials.limits, hz, clearance
+        )
         if kept is not None:
             children.append(kept)
     if not children:
         return 0
-    fine, _ = trials.admissible(np.array(children))
+    fine, _ = trials.find_admissible(np.array(children))
     if not fine.any():
         return len(children)
     pieces = np.array(children)[fine]
-    told, first = trials.told(pieces), len(pool.pieces)
+    told, first = trials.motion_information(pieces), len(pool.pieces)
     pool.pieces = np.concatenate([pool.pieces, pieces])
     pool.kinds += [f"{pool.kinds[chosen[slot]]}, blended"] * len(pieces)
     pool.told = FisherInformation(
@@ -262,7 +266,7 @@ def _mend(
     return len(children)
 
 
-def _by_chance(
+def _score_random_designs(
     gain: Callable[[Sequence[int]], float], kinds: Sequence[str], options: ExcitationOptions
 ) -> tuple[float, float]:
     """Return mean and best gain of random designs of Fourier segments; of all segments if there are none."""

@@ -16,10 +16,10 @@ from scipy.linalg import null_space
 
 from twinloop.core.records import Episode
 from twinloop.hardware.limits import ClearanceCheck, MotionLimits
-from twinloop.hardware.teleop_motion import minimum_jerk
-from twinloop.identify.assembly import FitSpace, at_physics, fit_problem
+from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
+from twinloop.identify.assembly import FitSpace, fit_problem, limit_physics_rate
 from twinloop.identify.config import FitConfig
-from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information
+from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, compute_excitation, compute_information
 from twinloop.identify.problem import FitProblem, Linearization, linearize
 from twinloop.simulate import Backend, InitialState, rollout
 from twinloop.simulate.replay import replay
@@ -41,63 +41,70 @@ _SHRINK, _TRIES = 0.75, 9
 _BOUND = 1.0 - 1e-9
 
 
-def fourier(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
+def draw_fourier_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Return a finite Fourier series about a random pose, at rest at both ends, ``(T, n)``."""
-    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    centre, span, within, path = _plan_around_pose(random, time, home, limits)
     highest = random.uniform(0.8, 3.0) * 5.0 / span  # Hz, of the fundamental of five seconds or less
     stride = max(1, int(highest * span / _HARMONICS / 2))
     harmonics = stride * np.arange(1.0, _HARMONICS + 1.0)
-    swing = _series(random, 2.0 * np.pi * within, harmonics, len(home))
-    return path + _scaled(random, swing, centre, limits, time)
+    swing = _draw_fourier_series(random, 2.0 * np.pi * within, harmonics, len(home))
+    return path + _scale_amplitude(random, swing, centre, limits, time)
 
 
-def steps(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
+def draw_step_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Return moves between random poses, as fast as the limits allow, with pauses, ``(T, n)``."""
-    centre, reach = _centre(random, home, limits), random.uniform(0.1, _REACH)
+    centre, reach = _draw_centre(random, home, limits), random.uniform(0.1, _REACH)
     knots, poses = [0.0, _REST], [home, home]
     while True:
-        goal = _inside(centre + reach * random.uniform(-1.0, 1.0, len(home)), limits)
-        arrival = knots[-1] + _reaching(goal - poses[-1], limits)
+        goal = _clip_to_range(centre + reach * random.uniform(-1.0, 1.0, len(home)), limits)
+        arrival = knots[-1] + _move_duration(goal - poses[-1], limits)
         pause = random.uniform(0.1, 0.6)
-        if arrival + pause + _reaching(goal - home, limits) > time[-1] - _REST:
+        if arrival + pause + _move_duration(goal - home, limits) > time[-1] - _REST:
             break
         knots += [arrival, arrival + pause]
         poses += [goal, goal]
-    back = knots[-1] + _reaching(poses[-1] - home, limits)
-    return minimum_jerk([*knots, back, back + time[-1]], [*poses, home, home], time)
+    back = knots[-1] + _move_duration(poses[-1] - home, limits)
+    return interpolate_minimum_jerk([*knots, back, back + time[-1]], [*poses, home, home], time)
 
 
-def chirp(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
+def draw_chirp_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Return sines of rising frequency, each joint with its own frequencies and amplitude, ``(T, n)``."""
-    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    centre, span, within, path = _plan_around_pose(random, time, home, limits)
     within = within[:, None]
     low = random.uniform(0.2, 0.6, len(home))
     high = random.uniform(0.3, 1.0, len(home)) * _FASTEST_SHARE / (time[1] - time[0])
     ratio = np.log(high / low)
     phase = 2.0 * np.pi * low * span * (np.exp(ratio * within) - 1.0) / ratio
     omega = 2.0 * np.pi * low * np.exp(ratio * within)
-    room = np.minimum(_room(centre, limits), np.minimum(limits.speed / omega, limits.acceleration / omega**2))
+    room = np.minimum(
+        _distance_to_limits(centre, limits), np.minimum(limits.speed / omega, limits.acceleration / omega**2)
+    )
     taper = np.sin(np.pi * np.clip(within * 8.0, 0.0, 0.5)) * np.sin(np.pi * np.clip((1.0 - within) * 8.0, 0.0, 0.5))
     swing = random.uniform(0.3, 0.95, len(home)) * room * taper**2 * np.sin(phase)
     return path + swing
 
 
-def slow(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
+def draw_slow_motion(random: np.random.Generator, time: Array, home: Array, limits: MotionLimits) -> Array:
     """Return back-and-forth motion at nearly constant, low speed; friction appears at every reversal, ``(T, n)``."""
-    centre, span, within, path = _about_a_pose(random, time, home, limits)
+    centre, span, within, path = _plan_around_pose(random, time, home, limits)
     within = within[:, None]
     periods = random.integers(1, 5, len(home))
     speed = random.uniform(0.03, 0.2, len(home)) * limits.speed
-    size = np.minimum(0.9 * _room(centre, limits), speed * span / periods / 4.0)
+    size = np.minimum(0.9 * _distance_to_limits(centre, limits), speed * span / periods / 4.0)
     corner = 0.97  # sine of the angle at which corners are rounded: the speed has no jumps
     triangle = np.arcsin(corner * np.sin(2.0 * np.pi * periods * within)) / np.arcsin(corner)
     return path + size * triangle
 
 
-SHAPES: Mapping[str, Shape] = {"fourier": fourier, "steps": steps, "chirp": chirp, "slow": slow}
+SHAPES: Mapping[str, Shape] = {
+    "fourier": draw_fourier_motion,
+    "steps": draw_step_motion,
+    "chirp": draw_chirp_motion,
+    "slow": draw_slow_motion,
+}
 
 
-def fitted(
+def scale_into_limits(
     commands: Array, home: Array, limits: MotionLimits, hz: float, clearance: ClearanceCheck | None
 ) -> Array | None:
     """Return commands ``(T, n)`` scaled towards home until they keep limits and clearance; None if they never do."""
@@ -106,14 +113,14 @@ def fitted(
         inside = ((smaller >= limits.low - 1e-12) & (smaller <= limits.high + 1e-12)).all()
         if (
             inside
-            and limits.usage(smaller, hz) <= 1.0
-            and (clearance is None or clearance.first_touch(smaller) is None)
+            and limits.largest_usage(smaller, hz) <= 1.0
+            and (clearance is None or clearance.find_first_contact(smaller) is None)
         ):
             return smaller
     return None
 
 
-def _series(random: np.random.Generator, angle: Array, harmonics: Array, count: int) -> Array:
+def _draw_fourier_series(random: np.random.Generator, angle: Array, harmonics: Array, count: int) -> Array:
     """Return Σ aₖ sin(kθ)/k − bₖ cos(kθ)/k with value, slope and curvature 0 at θ = 0, ``(T, count)``."""
     k, none = harmonics, np.zeros_like(harmonics)
     ends = np.stack([np.concatenate([none, -1.0 / k]), np.concatenate([k / k, none]), np.concatenate([none, k])])
@@ -123,43 +130,47 @@ def _series(random: np.random.Generator, angle: Array, harmonics: Array, count: 
     return waves @ weights
 
 
-def _scaled(random: np.random.Generator, swing: Array, centre: Array, limits: MotionLimits, time: Array) -> Array:
+def _scale_amplitude(
+    random: np.random.Generator, swing: Array, centre: Array, limits: MotionLimits, time: Array
+) -> Array:
     """Scale each joint's motion to a random part of the maximum that range, speed and acceleration allow."""
     hz = 1.0 / (time[1] - time[0])
     rate = np.abs(np.diff(swing, axis=0)).max(axis=0) * hz
     change = np.abs(np.diff(swing, n=2, axis=0)).max(axis=0) * hz**2
-    most = np.minimum(_room(centre, limits) / np.abs(swing).max(axis=0), limits.speed / rate)
+    most = np.minimum(_distance_to_limits(centre, limits) / np.abs(swing).max(axis=0), limits.speed / rate)
     return swing * np.minimum(most, limits.acceleration / change) * random.uniform(0.3, _BOUND, swing.shape[1])
 
 
-def _centre(random: np.random.Generator, home: Array, limits: MotionLimits) -> Array:
-    return _inside(home + random.uniform(0.0, 1.0) * random.uniform(-_REACH, _REACH, len(home)), limits)
+def _draw_centre(random: np.random.Generator, home: Array, limits: MotionLimits) -> Array:
+    return _clip_to_range(home + random.uniform(0.0, 1.0) * random.uniform(-_REACH, _REACH, len(home)), limits)
 
 
-def _inside(pose: Array, limits: MotionLimits) -> Array:
+def _clip_to_range(pose: Array, limits: MotionLimits) -> Array:
     return np.clip(pose, limits.low, limits.high)
 
 
-def _room(centre: Array, limits: MotionLimits) -> Array:
+def _distance_to_limits(centre: Array, limits: MotionLimits) -> Array:
     """Return the distance from a pose to the nearer end of each joint's range, at least a tenth of the range."""
     return np.maximum(np.minimum(centre - limits.low, limits.high - centre), 0.1 * (limits.high - limits.low))
 
 
-def _reaching(distance: Array, limits: MotionLimits) -> float:
+def _move_duration(distance: Array, limits: MotionLimits) -> float:
     """Return the duration in s of the fastest minimum-jerk move over distances ``(n,)``, plus a margin."""
     speed = _JERK_SPEED * np.abs(distance) / limits.speed
     acceleration = np.sqrt(_JERK_ACCELERATION * np.abs(distance) / limits.acceleration)
     return float(1.05 * np.maximum(speed, acceleration).max()) + 0.05
 
 
-def _about_a_pose(
+def _plan_around_pose(
     random: np.random.Generator, time: Array, home: Array, limits: MotionLimits
 ) -> tuple[Array, float, Array, Array]:
     """Return a random pose, the duration there in s, the elapsed part of it ``(T,)``, and the path ``(T, n)``."""
-    centre = _centre(random, home, limits)
-    begin = _reaching(centre - home, limits)
+    centre = _draw_centre(random, home, limits)
+    begin = _move_duration(centre - home, limits)
     end = time[-1] - begin
-    path = minimum_jerk([0.0, begin, end, time[-1], time[-1] + 1.0], [home, centre, centre, home, home], time)
+    path = interpolate_minimum_jerk(
+        [0.0, begin, end, time[-1], time[-1] + 1.0], [home, centre, centre, home, home], time
+    )
     return centre, end - begin, np.clip((time - begin) / (end - begin), 0.0, 1.0), path
 
 
@@ -187,26 +198,34 @@ class MotionTrials:
         """Command at which every motion begins and ends, SI."""
         return self.twin.home()[1]
 
-    def told(self, commands: Array, *, alone: bool = False) -> FisherInformation:
+    def motion_information(self, commands: Array, *, alone: bool = False) -> FisherInformation:
         """Return the information of motions ``(nmotion, T, n)`` from rest, at every point: ``(npoint, nmotion, p, p)``.
 
         With ``alone`` each parameter is perturbed in a separate world, see `problem.linearize`: slower, but exact.
         """
-        each = [information(problem, here, self.noise) for problem, here in self._looked(commands, alone=alone)]
+        each = [
+            compute_information(problem, here, self.noise)
+            for problem, here in self._linearize_motions(commands, alone=alone)
+        ]
         return FisherInformation(matrix=np.stack([i.matrix for i in each]), score=np.stack([i.score for i in each]))
 
-    def excited(self, commands: Array) -> Array:
-        """Return how far parameters move the readings at every point, see `fisher.excitation`, ``(npoint, p)``."""
-        return np.stack([excitation(problem, here, self.noise) for problem, here in self._looked(commands, alone=True)])
+    def motion_excitation(self, commands: Array) -> Array:
+        """Return `fisher.compute_excitation` of the motions at every point, ``(npoint, p)``."""
+        return np.stack(
+            [
+                compute_excitation(problem, here, self.noise)
+                for problem, here in self._linearize_motions(commands, alone=True)
+            ]
+        )
 
-    def _looked(self, commands: Array, *, alone: bool) -> Iterator[tuple[FitProblem, Linearization]]:
+    def _linearize_motions(self, commands: Array, *, alone: bool) -> Iterator[tuple[FitProblem, Linearization]]:
         """Yield the fit problem of the motions and its linearization at every point."""
-        for point, start in zip(self.points, self._at_rest(), strict=True):
-            logs = self._logs(commands, start)
+        for point, start in zip(self.points, self._settle_at_home(), strict=True):
+            logs = self._motion_logs(commands, start)
             problem = fit_problem(self.backend, logs, replace(self.space, twin=logs.twin), point, self.config)
             yield problem, linearize(problem, point, alone=alone)
 
-    def _logs(self, commands: Array, start: Array) -> ReplayLogs:
+    def _motion_logs(self, commands: Array, start: Array) -> ReplayLogs:
         """Return motions as logs of a robot whose first reading is ``start`` ``(n,)``."""
         twin, torque = self.twin, self.twin.robot.control == "torque"
         time = np.arange(commands.shape[1]) / twin.control_hz
@@ -224,15 +243,15 @@ class MotionTrials:
         ]
         options = replace(self.config.replay, window=None, stride=None, start="rest", compare=("position",))
         options = replace(options, torque="command", conditions={}, local={})
-        return at_physics(prepare_replay(twin, episodes, options), self.config.physics_hz)
+        return limit_physics_rate(prepare_replay(twin, episodes, options), self.config.physics_hz)
 
-    def _at_rest(self) -> Array:
+    def _settle_at_home(self) -> Array:
         """Return the readings at rest at home, at every point, ``(npoint, n)``."""
         held = np.tile(self.home, (1, round(_SETTLE_S * self.twin.control_hz), 1))
-        logs = self._logs(held, self.twin.units.from_si(self.twin.home()[0][self.twin.joint_qpos]))
+        logs = self._motion_logs(held, self.twin.units.from_si(self.twin.home()[0][self.twin.joint_qpos]))
         return replay(self.backend, logs, self.space.table(self.points))[:, 0, -1]
 
-    def admissible(self, commands: Array) -> tuple[NDArray[np.bool_], Array]:
+    def find_admissible(self, commands: Array) -> tuple[NDArray[np.bool_], Array]:
         """Return which motions ``(nmotion, T, n)`` the robot may execute at all points, simulated with contacts.
 
         Joints must stay within their ranges and speeds and drives within their torque limits, and no bodies may come
@@ -249,12 +268,12 @@ class MotionTrials:
         speeds = run.qvel[:, 1:, self.twin.joint_qvel]
         torque = np.sqrt(np.mean(run.records["actuator_force"][:, 1:] ** 2, axis=1))
         fine = run.valid & (torque <= self.limits.torque).all(axis=1) & self._in_range(positions)
-        fine &= (np.abs(speeds) <= self._overshoot() * self.limits.speed).all(axis=(1, 2))
+        fine &= (np.abs(speeds) <= self._allowed_overshoot() * self.limits.speed).all(axis=(1, 2))
         clearance = ClearanceCheck(
             self.twin, self.limits.clearance / 2
         )  # the other half is for the lag behind the command
         for world in np.flatnonzero(fine):
-            fine[world] = clearance.first_touch(positions[world, ::_LOOK]) is None
+            fine[world] = clearance.find_first_contact(positions[world, ::_LOOK]) is None
         lag = np.abs(positions - issued).max(axis=1)
         return fine.reshape(nmotion, npoint).all(axis=1), lag.reshape(nmotion, npoint, -1).max(axis=1)
 
@@ -265,6 +284,6 @@ class MotionTrials:
         low, high = np.where(np.array(limited)[:, None], self.twin.joint_ranges, [-np.inf, np.inf]).T
         return ((positions >= low) & (positions <= high)).all(axis=(1, 2))
 
-    def _overshoot(self) -> float:
+    def _allowed_overshoot(self) -> float:
         """Return the allowed ratio of speed to limit: servos may overshoot, torque-controlled arms may not."""
         return 1.0 if self.twin.robot.control == "torque" else 1.5

@@ -6,7 +6,7 @@ as a first-order autoregression, Σ_ts = σ² ρ^|t−s|. Least squares has the 
 effective frames. With a Gaussian prior of precision P its covariance is (A + P)⁻¹ (B + P) (A + P)⁻¹, where A = w JᵀJ
 and B = w² JᵀΣJ (Godambe's sandwich; Huber, Proc. 5th Berkeley Symp. 1, 1967). Both sums add over windows.
 
-`determination` finds undetermined combinations: after a fit from the curvature of its loss, before one from the
+`assess_determination` finds undetermined combinations: after a fit from the curvature of its loss, before one from the
 information.
 """
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.signal import lfilter
 
-from twinloop.identify.problem import FitProblem, Linearization, eliminated, normal_equations
+from twinloop.identify.problem import FitProblem, Linearization, eliminate_initial_states, normal_equations
 
 Array = NDArray[np.float64]
 # Nearly constant residuals would make thousands of frames count as one; a log cannot resolve higher correlations.
@@ -72,14 +72,14 @@ class FisherInformation:
         curved = np.linalg.inv(self.matrix * scale + eye)
         return scale * (curved @ (self.score * scale + eye) @ curved)
 
-    def gained(self, sd: ArrayLike) -> Array:
+    def added_precision(self, sd: ArrayLike) -> Array:
         """Return the precision that the data add to the prior's, ``(…, p, p)``, with correlated noise."""
         spread = np.asarray(sd, dtype=np.float64)
         units = np.linalg.inv(self.covariance(spread) / (spread[:, None] * spread)) - np.eye(len(spread))
         return (units + np.swapaxes(units, -1, -2)) / (2.0 * spread[:, None] * spread)
 
 
-def information(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> FisherInformation:
+def compute_information(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> FisherInformation:
     """Return each window's information about all parameters at a point, ``(nwindow, p, p)``, with unknown first states.
 
     If joints are fitted in separate blocks, the information has the same blocks.
@@ -88,25 +88,25 @@ def information(problem: FitProblem, here: Linearization, noise: ResidualNoiseMo
     matrix, score = np.zeros((nwindow, count, count)), np.zeros((nwindow, count, count))
     quiet = replace(here, residual=np.where(np.isnan(here.residual), np.nan, 0.0))  # no robust weights
     for number, block in enumerate(problem.blocks):
-        slopes = eliminated(problem, quiet, number) * problem.width[block.channels][:, None]
+        slopes = eliminate_initial_states(problem, quiet, number) * problem.width[block.channels][:, None]
         for i, channel in enumerate(block.channels):
             of_channel, sd = slopes[:, :, i], noise.sd[channel]
             weight = 1.0 / (sd**2 * noise.inflation[channel])
             at = np.ix_(np.arange(nwindow), block.columns, block.columns)
             matrix[at] += weight * np.einsum("efp,efq->epq", of_channel, of_channel, optimize=True)
-            smeared = _correlated(of_channel, float(noise.rho[channel]))
+            smeared = _apply_correlation(of_channel, float(noise.rho[channel]))
             score[at] += (weight * sd) ** 2 * np.einsum("efp,efq->epq", of_channel, smeared, optimize=True)
     return FisherInformation(matrix=matrix, score=(score + np.swapaxes(score, 1, 2)) / 2)
 
 
-def _correlated(slopes: Array, rho: float) -> Array:
+def _apply_correlation(slopes: Array, rho: float) -> Array:
     """Return slopes ``(nwindow, nframe, p)`` multiplied by the correlation ρ^|t−s| along the frames."""
     ahead = np.asarray(lfilter([1.0], [1.0, -rho], slopes, axis=1), dtype=np.float64)
     back = np.asarray(lfilter([1.0], [1.0, -rho], slopes[:, ::-1], axis=1), dtype=np.float64)
     return ahead + back[:, ::-1] - slopes
 
 
-def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> Array:
+def compute_excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseModel) -> Array:
     """Return the RMS change of the readings per prior deviation of each parameter, in units of noise, ``(p,)``."""
     moved = np.zeros(len(problem.sd))
     for number, block in enumerate(problem.blocks):
@@ -119,7 +119,7 @@ def excitation(problem: FitProblem, here: Linearization, noise: ResidualNoiseMod
     return moved
 
 
-def left_over(problem: FitProblem, here: Linearization, least: Array) -> ResidualNoiseModel:
+def estimate_residual_noise(problem: FitProblem, here: Linearization, least: Array) -> ResidualNoiseModel:
     """Return the noise model of the residuals after one more linear step of a fit: noise plus missing physics.
 
     Args:
@@ -138,10 +138,10 @@ def left_over(problem: FitProblem, here: Linearization, least: Array) -> Residua
     quieter = np.nanvar(left, axis=(0, 1)) < np.nanvar(here.residual, axis=(0, 1))
     left = np.where(quieter, left, here.residual) * problem.width
     size = np.asarray(np.sqrt(np.nanmean(left**2, axis=(0, 1))), dtype=np.float64)
-    return ResidualNoiseModel(sd=np.maximum(size, least), rho=_lag_one(left))
+    return ResidualNoiseModel(sd=np.maximum(size, least), rho=_lag_one_correlation(left))
 
 
-def _lag_one(left: Array) -> Array:
+def _lag_one_correlation(left: Array) -> Array:
     """Return the frame-to-frame correlation about 0, ``(nchannel,)``; about 0 because constant residuals count too."""
     both = ~np.isnan(left[:, 1:]) & ~np.isnan(left[:, :-1])
     product = np.sum(np.where(both, left[:, 1:] * left[:, :-1], 0.0), axis=(0, 1))
@@ -188,12 +188,14 @@ class Determination:
     share: NDArray[np.float64]
 
     @property
-    def open(self) -> NDArray[np.bool_]:
+    def undetermined_mask(self) -> NDArray[np.bool_]:
         """Mask of the parameters that the data do not determine, ``(p,)``."""
         return self.share > OPEN_SHARE
 
 
-def determination(curvature: ArrayLike, sd: ArrayLike, names: Sequence[str], *, least: float = 1.0) -> Determination:
+def assess_determination(
+    curvature: ArrayLike, sd: ArrayLike, names: Sequence[str], *, least: float = 1.0
+) -> Determination:
     """Return the principal directions of a curvature relative to the prior.
 
     Args:
@@ -212,12 +214,12 @@ def determination(curvature: ArrayLike, sd: ArrayLike, names: Sequence[str], *, 
         condition=scaled_condition(matrix),
         gains=gains,
         vectors=vectors,
-        directions=tuple(_direction(vectors[:, i], float(gains[i]), spread, names) for i in unknown),
+        directions=tuple(_make_direction(vectors[:, i], float(gains[i]), spread, names) for i in unknown),
         share=np.sum(vectors[:, unknown] ** 2, axis=1),
     )
 
 
-def _direction(
+def _make_direction(
     vector: NDArray[np.float64], gain: float, sd: NDArray[np.float64], names: Sequence[str]
 ) -> OpenDirection:
     order = [int(i) for i in np.argsort(-np.abs(vector)) if abs(vector[i]) > _NAMED] or [int(np.argmax(np.abs(vector)))]

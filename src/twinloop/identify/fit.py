@@ -13,15 +13,15 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_json
 from twinloop.core.records import Episode
-from twinloop.identify.assembly import FitSpace, fit_space, narrowed
+from twinloop.identify.assembly import FitSpace, fit_space, narrow_bounds
 from twinloop.identify.config import FitConfig, HoldoutSpec
+from twinloop.identify.optimization import FitProgress, optimize_fit
 from twinloop.identify.problem import FitProblem, linearize
 from twinloop.identify.result import Estimate, FitResiduals, IdentifyResult, IntervalEvidence
 from twinloop.identify.solver import FitCheckpoint
-from twinloop.identify.uncertainty import Uncertainty, fit_clusters, uncertainty
+from twinloop.identify.uncertainty import Uncertainty, choose_fit_clusters, compute_uncertainty
 from twinloop.identify.uncertainty_scores import FrameTimes
 from twinloop.identify.variants import profile_likelihood, refit_bootstrap
-from twinloop.identify.walk import FitProgress, walk
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, prepare_replay
@@ -41,7 +41,7 @@ _NO_CALIBRATION = (
 _NOT_HELD_OUT = "Nothing was held out: all errors are training errors."
 
 
-def distribution(
+def build_distribution(
     space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float], logs: ReplayLogs
 ) -> ParamDistribution:
     """Return the distribution of the fitted parameters and of the scales from quantization, for randomization."""
@@ -53,7 +53,7 @@ def distribution(
     return ParamDistribution(
         names=tuple(param.name for param in params),
         transforms=tuple(param.transform for param in params),
-        mean=np.concatenate([point, [_transformed(value, space, name) for name, value in scales.items()]]),
+        mean=np.concatenate([point, [_transform_value(value, space, name) for name, value in scales.items()]]),
         covariance=covariance,
         low=np.array([param.low for param in params]),
         high=np.array([param.high for param in params]),
@@ -66,15 +66,15 @@ def distribution(
     )
 
 
-def _transformed(value: float, space: FitSpace, name: str) -> float:
+def _transform_value(value: float, space: FitSpace, name: str) -> float:
     return float(np.log(value)) if space.twin.params[name].transform == "log" else value
 
 
-def estimates(
+def build_estimates(
     space: FitSpace, point: NDArray[np.float64], found: Uncertainty, scales: Mapping[str, float]
 ) -> tuple[Estimate, ...]:
     """Return every identified parameter in SI; interval limits are transformed back from the solver's coordinates."""
-    centre, low, high = (space.numbers(each) for each in (point, found.low, found.high))
+    centre, low, high = (space.scalar_values(each) for each in (point, found.low, found.high))
     rows = []
     for i, (name, reason) in enumerate(zip(space.names, found.reasons, strict=True)):
         param = space.twin.params[name]
@@ -100,7 +100,7 @@ def estimates(
     return tuple(rows)
 
 
-def evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
+def build_evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
     """Return the data and method behind the intervals."""
     clusters = found.clusters
     return IntervalEvidence(
@@ -117,7 +117,7 @@ def evidence(problem: FitProblem, found: Uncertainty) -> IntervalEvidence:
     )
 
 
-def residual_summary(residual: NDArray[np.float64]) -> FitResiduals:
+def summarize_residuals(residual: NDArray[np.float64]) -> FitResiduals:
     """Return size and correlation of residuals ``(nwindow, nframe, nchannel)``; NaN marks missing measurements."""
     channels = range(residual.shape[-1])
     clips = [[window[~np.isnan(window[:, j]), j] for window in residual] for j in channels]
@@ -133,7 +133,7 @@ def residual_summary(residual: NDArray[np.float64]) -> FitResiduals:
     )
 
 
-def notes(
+def collect_notes(
     logs: ReplayLogs, scales: Mapping[str, float], holdout: Sequence[int], names: Sequence[str], found: Uncertainty
 ) -> tuple[str, ...]:
     """Return notes that qualify the reported values."""
@@ -192,47 +192,47 @@ def identify(
     logs = prepare_replay(twin, episodes, config.replay)
     numbers = list(dict.fromkeys(logs.numbers))
     trained, held_out = ([numbers[i] for i in rows] for rows in (holdout or HoldoutSpec(kind="none")).split(numbers))
-    training, held = logs.of_episodes(trained), logs.of_episodes(held_out)
+    training, held = logs.select_episodes(trained), logs.select_episodes(held_out)
     space, scales = fit_space(training, config)
     for name in config.profile:
         if name not in space.names:
             raise UnknownNameError("free parameter", name, space.names, where="--profile")
     fixed = space.fixed
-    space, excluded = narrowed(space, config.bounds, config.start)
+    space, excluded = narrow_bounds(space, config.bounds, config.start)
     checkpoint = FitCheckpoint(config.checkpoint, _fingerprint(training, space, config))
-    walked = walk(backend, training, space, config, checkpoint, progress=progress)
+    walked = optimize_fit(backend, training, space, config, checkpoint, progress=progress)
     problem, solution = walked.problem, walked.solution
     alone = len(problem.blocks) > 1
     end = linearize(problem, solution.point, solution.end.local, alone=True) if alone else solution.end
     times = FrameTimes(begins=training.begins, dt=1.0 / training.twin.control_hz)
-    clusters = fit_clusters(problem, end, times=times) if config.bootstrap else None
+    clusters = choose_fit_clusters(problem, end, times=times) if config.bootstrap else None
     refits = refit_bootstrap(problem, end, clusters, draws=config.bootstrap) if clusters else None
-    found = uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
+    found = compute_uncertainty(problem, end, space.names, times=times, level=config.level, refits=refits)
     profiles = [profile_likelihood(problem, end, space, found, n, checkpoint=checkpoint) for n in config.profile]
-    values = space.numbers(solution.point)
-    readings = _readings(backend, training, {**fixed, **values})
+    values = space.scalar_values(solution.point)
+    readings = _replay_readings(backend, training, {**fixed, **values})
     # If first states were corrected, these are the residuals of the corrected windows.
     left = end.residual * problem.width if training.nlocal else readings - training.measured
     return IdentifyResult(
-        distribution=distribution(space, solution.point, found, scales, training),
-        estimates=estimates(space, solution.point, found, scales),
+        distribution=build_distribution(space, solution.point, found, scales, training),
+        estimates=build_estimates(space, solution.point, found, scales),
         joints=tuple(channel.name.removeprefix("position/") for channel in logs.channels),
         log_units=tuple(channel.unit for channel in logs.channels),
         training=tuple(trained),
         holdout=tuple(held_out),
         training_error=mae(readings, training.measured),
-        nominal_training_error=mae(_readings(backend, training, {}), training.measured),
+        nominal_training_error=mae(_replay_readings(backend, training, {}), training.measured),
         holdout_error=_holdout_error(backend, held, {**fixed, **values}, config.level),
         condition=found.condition,
         directions=found.directions,
-        residuals=residual_summary(left),
-        evidence=evidence(problem, found),
+        residuals=summarize_residuals(left),
+        evidence=build_evidence(problem, found),
         converged=solution.converged,
         worlds_replayed=walked.worlds + alone * (len(space.names) + 1),
         seconds=time.perf_counter() - began,
-        notes=(*notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
+        notes=(*collect_notes(logs, scales, held_out, space.names, found), *excluded, *walked.notes),
         profiles=tuple(profiles),
-        optima=tuple(space.numbers(optimum.point) for optimum in walked.optima),
+        optima=tuple(space.scalar_values(optimum.point) for optimum in walked.optima),
     )
 
 
@@ -246,7 +246,7 @@ def _fingerprint(logs: ReplayLogs, space: FitSpace, config: FitConfig) -> dict[s
     }
 
 
-def _readings(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]) -> NDArray[np.float64]:
+def _replay_readings(backend: Backend, logs: ReplayLogs, values: Mapping[str, float]) -> NDArray[np.float64]:
     return replay(backend, logs, logs.twin.table(1, values))[0]
 
 
@@ -254,7 +254,7 @@ def _holdout_error(backend: Backend, logs: ReplayLogs, values: Mapping[str, floa
     """Return the held-out mean absolute error per joint; it has an interval only with at least two episodes."""
     if not len(logs):
         return None
-    errors = logs.episode_errors(_readings(backend, logs, values))
+    errors = logs.episode_errors(_replay_readings(backend, logs, values))
     if len(errors) == 1:
         unknown = np.full(errors.shape[1], np.nan)
         return Interval.of(errors[0], unknown, unknown, level=level, method="one episode, no interval")

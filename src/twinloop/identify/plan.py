@@ -17,7 +17,7 @@ from twinloop.identify.fisher import (
     FisherInformation,
     OpenDirection,
     ResidualNoiseModel,
-    determination,
+    assess_determination,
     scaled_condition,
 )
 from twinloop.identify.survey import ProfileSurvey
@@ -68,9 +68,9 @@ class PlannedParam(JsonRecord):
     @property
     def expected_error(self) -> float:
         """Expected standard error from the available data, see `error`."""
-        return self.error(self.now)
+        return self.error_in_unit(self.now)
 
-    def error(self, outlook: ParameterOutlook) -> float:
+    def error_in_unit(self, outlook: ParameterOutlook) -> float:
         """Return the expected standard error, median over the points, in ``unit``; relative if ``log``."""
         return outlook.error[0] * self.prior
 
@@ -114,7 +114,7 @@ class IdentificationPlan(JsonRecord):
     json_also: ClassVar = {"noise_by_channel": "noise"}
 
     @property
-    def open(self) -> tuple[str, ...]:
+    def undetermined_parameters(self) -> tuple[str, ...]:
         """Names of the parameters that are not determined at every plausible point."""
         return tuple(p.name for p in self.parameters if p.now.verdict != "determined")
 
@@ -143,8 +143,9 @@ class IdentificationPlan(JsonRecord):
         for row in self.parameters:
             unit = "relative" if row.log else row.unit
             worst, moves = row.now.error[1] * row.prior, row.now.excitation[0]
-            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error(row.now):>12.2g}{worst:>10.2g}{moves:>8.2g}"
-            after = "" if row.then is None else f"{row.error(row.then):>10.2g}"
+            line = f"{row.name:<36}{unit:<12}{row.prior:>9.3g}{row.error_in_unit(row.now):>12.2g}"
+            line += f"{worst:>10.2g}{moves:>8.2g}"
+            after = "" if row.then is None else f"{row.error_in_unit(row.then):>10.2g}"
             verdict = row.now.verdict
             if row.then is not None and row.then.verdict != verdict:
                 verdict = f"{verdict}; then {row.then.verdict}"
@@ -182,7 +183,7 @@ class IdentificationPlan(JsonRecord):
         return lines
 
 
-def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> ParameterOutlook:
+def summarize_outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> ParameterOutlook:
     """Summarize one parameter's excitation and error over all points."""
     middle, worst = float(np.median(error)), float(np.max(error))
     verdict: Verdict = "determined" if worst <= DETERMINED else "depends" if middle <= DETERMINED else "not determined"
@@ -193,21 +194,21 @@ def outlook(excitation: NDArray[np.float64], error: NDArray[np.float64]) -> Para
     )
 
 
-def plan(
+def plan_identification(
     seen: ProfileSurvey, suggested: Excitation | None = None, *, repeat: int = 1, data: str = ""
 ) -> IdentificationPlan:
     """Return the plan from a survey, with the benefit of ``repeat`` recordings of a suggested excitation."""
     space, sd = seen.space, seen.space.column("sd")
-    now = _outlooks(seen.told, seen.excited, sd)
+    now = _summarize_outlooks(seen.told, seen.excited, sd)
     then = None
     if suggested is not None:
         frames = np.array([seen.frames, repeat * len(suggested.commands)])
         power = (frames[0] * seen.excited**2 + frames[1] * suggested.excited**2) / frames.sum()
-        then = _outlooks(seen.told + suggested.told.times(repeat), np.sqrt(power), sd)
-    covariance, gained = seen.told.covariance(sd)[0], seen.told.gained(sd)[0]
-    found = _directions(gained, seen, sd)
+        then = _summarize_outlooks(seen.told + suggested.told.times(repeat), np.sqrt(power), sd)
+    covariance, gained = seen.told.covariance(sd)[0], seen.told.added_precision(sd)[0]
+    found = _find_undetermined_directions(gained, seen, sd)
     undetermined = [outlook.verdict != "determined" for outlook in now]
-    freeze = _freeze(gained, sd) if any(undetermined) and seen.frames else np.zeros(0, dtype=np.intp)
+    freeze = _choose_frozen(gained, sd) if any(undetermined) and seen.frames else np.zeros(0, dtype=np.intp)
     return IdentificationPlan(
         twin=seen.twin.name,
         data=data,
@@ -215,29 +216,29 @@ def plan(
         episodes=seen.episodes,
         points=len(seen.points),
         parameters=tuple(
-            planned_param(parameter, now[i], None if then is None else then[i])
+            plan_parameter(parameter, now[i], None if then is None else then[i])
             for i, parameter in enumerate(space.free)
         ),
         noise=seen.noise,
         channels=seen.channels,
         units=seen.units,
-        condition=_conditions(seen) if seen.frames else {},
+        condition=_condition_numbers(seen) if seen.frames else {},
         directions=found if seen.frames else (),
         freeze=tuple(space.names[i] for i in freeze),
-        with_frozen=_with_frozen(seen.told.take(np.array([0])), freeze, sd, space.names) if len(freeze) else {},
-        grouped=_grouped(covariance, undetermined, space.names),
-        shared=_shared(covariance, sd, undetermined, space.free),
-        findings=_findings(seen),
+        with_frozen=_errors_with_frozen(seen.told.take(np.array([0])), freeze, sd, space.names) if len(freeze) else {},
+        grouped=_find_correlated_pairs(covariance, undetermined, space.names),
+        shared=_find_shared_quantities(covariance, sd, undetermined, space.free),
+        findings=_find_log_problems(seen),
     )
 
 
-def _outlooks(told: FisherInformation, excited: Array, sd: Array) -> list[ParameterOutlook]:
+def _summarize_outlooks(told: FisherInformation, excited: Array, sd: Array) -> list[ParameterOutlook]:
     variance = np.diagonal(told.covariance(sd), axis1=1, axis2=2)
     error = np.sqrt(variance) / sd
-    return [outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
+    return [summarize_outlook(excited[:, i], error[:, i]) for i in range(len(sd))]
 
 
-def planned_param(parameter: FreeParam, now: ParameterOutlook, then: ParameterOutlook | None) -> PlannedParam:
+def plan_parameter(parameter: FreeParam, now: ParameterOutlook, then: ParameterOutlook | None) -> PlannedParam:
     """Return a parameter's row, with the motion that would determine it if the data do not."""
     last = then or now
     return PlannedParam(
@@ -245,23 +246,23 @@ def planned_param(parameter: FreeParam, now: ParameterOutlook, then: ParameterOu
         unit=parameter.param.unit,
         nominal=parameter.param.nominal,
         prior=float(parameter.sd),
-        log=parameter.log,
+        log=parameter.is_logarithmic,
         now=now,
         then=then,
         advice="" if last.verdict == "determined" else parameter.param.quantity.fit.excitation,
     )
 
 
-def _directions(gained: Array, seen: ProfileSurvey, sd: Array) -> tuple[OpenDirection, ...]:
+def _find_undetermined_directions(gained: Array, seen: ProfileSurvey, sd: Array) -> tuple[OpenDirection, ...]:
     """Return the undetermined directions of every group of jointly fitted parameters, at the first point."""
     found: list[OpenDirection] = []
     for columns in seen.groups.values():
         names = [seen.space.names[i] for i in columns]
-        found += determination(gained[np.ix_(columns, columns)], sd[columns], names).directions
+        found += assess_determination(gained[np.ix_(columns, columns)], sd[columns], names).directions
     return tuple(found)
 
 
-def _conditions(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
+def _condition_numbers(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
     each = {
         name: [scaled_condition(matrix[np.ix_(columns, columns)]) for matrix in seen.told.matrix]
         for name, columns in seen.groups.items()
@@ -269,7 +270,7 @@ def _conditions(seen: ProfileSurvey) -> dict[str, tuple[float, float]]:
     return {name: (values[0], max(values)) for name, values in each.items()}
 
 
-def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
+def _choose_frozen(gained: Array, sd: Array) -> NDArray[np.intp]:
     """Return the parameters to fix so that the others are determined.
 
     A pivoted QR of the information's square root orders parameters by their information beyond that of the earlier ones
@@ -283,7 +284,7 @@ def _freeze(gained: Array, sd: Array) -> NDArray[np.intp]:
     return np.sort(order[new < 1.0 / DETERMINED**2 - 1.0])
 
 
-def _with_frozen(
+def _errors_with_frozen(
     told: FisherInformation, freeze: NDArray[np.intp], sd: Array, names: tuple[str, ...]
 ) -> dict[str, float]:
     """Return the expected errors of the parameters that are not frozen, in prior deviations, at the first point."""
@@ -294,7 +295,9 @@ def _with_frozen(
     return {names[i]: float(value) for i, value in zip(kept, error, strict=True)}
 
 
-def _grouped(covariance: Array, undetermined: list[bool], names: tuple[str, ...]) -> tuple[tuple[str, str, float], ...]:
+def _find_correlated_pairs(
+    covariance: Array, undetermined: list[bool], names: tuple[str, ...]
+) -> tuple[tuple[str, str, float], ...]:
     """Return pairs with strongly correlated estimates and at least one undetermined parameter."""
     size = np.sqrt(np.diag(covariance))
     correlation = covariance / np.outer(size, size)
@@ -302,7 +305,9 @@ def _grouped(covariance: Array, undetermined: list[bool], names: tuple[str, ...]
     return tuple((names[a], names[b], float(correlation[a, b])) for a, b in pairs if undetermined[a] or undetermined[b])
 
 
-def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[FreeParam, ...]) -> dict[str, float]:
+def _find_shared_quantities(
+    covariance: Array, sd: Array, undetermined: list[bool], free: tuple[FreeParam, ...]
+) -> dict[str, float]:
     """Return quantities that one value for all joints of the same nominal would determine."""
     kinds: dict[tuple[str, float], list[int]] = {}
     for i, parameter in enumerate(free):
@@ -317,7 +322,7 @@ def _shared(covariance: Array, sd: Array, undetermined: list[bool], free: tuple[
     return found
 
 
-def _findings(seen: ProfileSurvey) -> tuple[str, ...]:
+def _find_log_problems(seen: ProfileSurvey) -> tuple[str, ...]:
     """Return the problems of a log, each with its joint or parameter and the next step."""
     said = [
         f"{joint} does not move, so this log cannot identify "

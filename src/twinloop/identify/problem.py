@@ -64,7 +64,7 @@ class FitProblem:
             object.__setattr__(self, "clusters", np.arange(len(self.measured)))
 
     @property
-    def no_local(self) -> Array:
+    def zero_corrections(self) -> Array:
         """Zero corrections: the first states as measured, ``(nwindow, m)``."""
         return np.zeros((len(self.measured), len(self.local_sd)))
 
@@ -89,7 +89,7 @@ class FitProblem:
 
     def losses(self, residual: Array, points: Array, local: Array) -> Array:
         """Return the loss of every block at every point, ``(nworld, nblock)``."""
-        channel = np.nanmean(huber(residual), axis=(-3, -2))
+        channel = np.nanmean(huber_loss(residual), axis=(-3, -2))
         prior = 0.5 * self.prior_weight * ((points - self.centre) / self.sd) ** 2
         losses = np.stack([channel[:, b.channels].sum(-1) + prior[:, b.columns].sum(-1) for b in self.blocks], axis=-1)
         if len(self.local_sd):
@@ -98,7 +98,7 @@ class FitProblem:
 
     def losses_at(self, points: Array, local: Array | None = None) -> Array:
         """Replay points ``(nworld, p)`` and return each block's loss; ``local`` None keeps first states as measured."""
-        local = np.repeat(self.no_local[None], len(points), axis=0) if local is None else local
+        local = np.repeat(self.zero_corrections[None], len(points), axis=0) if local is None else local
         return self.losses(self.residual(points, local), points, local)
 
 
@@ -119,7 +119,7 @@ class Linearization:
     losses: Array
 
 
-def huber(residual: Array) -> Array:
+def huber_loss(residual: Array) -> Array:
     """Return Huber's loss of residuals in widths: r²/2 up to 1, |r| − 1/2 beyond (Ann. Math. Stat. 35, 1964)."""
     size = np.abs(residual)
     return np.where(size <= 1.0, 0.5 * size**2, size - 0.5)
@@ -143,8 +143,8 @@ class ProbePoints:
 
 def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alone: bool = False) -> ProbePoints:
     """Return the points to replay for the slopes at a point; steps never cross a bound. Arguments: see `linearize`."""
-    local = problem.no_local if local is None else local
-    world, m = _worlds(problem, alone=alone), len(problem.local_sd)
+    local = problem.zero_corrections if local is None else local
+    world, m = _probe_worlds(problem, alone=alone), len(problem.local_sd)
     step = _DIFFERENCE * problem.sd
     step = np.where(point + step > problem.high, -step, step)
     depth = int(world.max(initial=0))
@@ -156,7 +156,7 @@ def probe(problem: FitProblem, point: Array, local: Array | None = None, *, alon
     return ProbePoints(points=points, local=corrections, world=world, step=step, local_step=local_step)
 
 
-def linearization(problem: FitProblem, probed: ProbePoints, residual: Array) -> Linearization:
+def linearization_from_probe(problem: FitProblem, probed: ProbePoints, residual: Array) -> Linearization:
     """Return residual and slopes by one-sided differences, from the ``residual`` of a probe.
 
     A parameter whose perturbation diverges gets slope zero: it keeps its value until the others have moved.
@@ -197,10 +197,10 @@ def linearize(problem: FitProblem, point: Array, local: Array | None = None, *, 
             joint.
     """
     probed = probe(problem, point, local, alone=alone)
-    return linearization(problem, probed, problem.residual(probed.points, probed.local))
+    return linearization_from_probe(problem, probed, problem.residual(probed.points, probed.local))
 
 
-def _worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
+def _probe_worlds(problem: FitProblem, *, alone: bool) -> NDArray[np.intp]:
     """Return the world in which each parameter is perturbed; world 0 is unperturbed."""
     if alone:
         return np.arange(1, len(problem.sd) + 1)
@@ -236,7 +236,7 @@ class InitialStateSystem(NamedTuple):
     cross: Array
 
 
-def local_system(
+def build_initial_state_system(
     problem: FitProblem, here: Linearization, block: int, slopes: Array, weight: Array
 ) -> InitialStateSystem:
     """Return the system that eliminates the first states from a block whose residual has these slopes and weights."""
@@ -265,7 +265,7 @@ def normal_equations(problem: FitProblem, here: Linearization, block: int, *, da
     gradient = np.einsum("efcp,efc->p", slopes, weight * error) + pull * (here.point - problem.centre)[columns]
     if not len(problem.local_sd):
         return NormalEquations(matrix=matrix, gradient=gradient, recover=lambda _: np.zeros_like(here.local))
-    own, inner, cross = local_system(problem, here, block, slopes, weight)
+    own, inner, cross = build_initial_state_system(problem, here, block, slopes, weight)
     inner = inner + damping * inner * np.eye(len(problem.local_sd))
     own_pull = problem.local_weight / problem.local_sd**2
     slope = np.einsum("efcm,efc->em", own, weight * error) + own_pull * here.local
@@ -277,7 +277,7 @@ def normal_equations(problem: FitProblem, here: Linearization, block: int, *, da
     )
 
 
-def eliminated(problem: FitProblem, here: Linearization, block: int) -> Array:
+def eliminate_initial_states(problem: FitProblem, here: Linearization, block: int) -> Array:
     """Return a block's residual slopes after eliminating the first states, ``(nwindow, nframe, nchannel, p)``.
 
     The part of a parameter's effect that the window's first state can explain is removed. Frames without measurement
@@ -289,5 +289,5 @@ def eliminated(problem: FitProblem, here: Linearization, block: int) -> Array:
     if not len(problem.local_sd):
         return slopes
     weight = 1.0 / np.maximum(np.abs(np.nan_to_num(residual)), 1.0) * problem.frame_weight[channels]
-    own, inner, cross = local_system(problem, here, block, slopes, weight)
+    own, inner, cross = build_initial_state_system(problem, here, block, slopes, weight)
     return slopes - np.einsum("efcm,emp->efcp", own, np.linalg.solve(inner, cross), optimize=True)

@@ -21,13 +21,20 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
-from twinloop.identify.assembly import FitSpace, at_physics, fit_space, narrowed
-from twinloop.identify.bands import drawn_noise
+from twinloop.identify.assembly import FitSpace, fit_space, limit_physics_rate, narrow_bounds
+from twinloop.identify.bands import draw_noise
 from twinloop.identify.config import FitConfig
 from twinloop.identify.result import IdentifyResult
-from twinloop.identify.sbi_flow import learned_posterior, require_sbi
-from twinloop.identify.sbi_result import LEVELS, PosteriorDraws, PosteriorMisfit, RankCheck, novelty, rank_uniformity
-from twinloop.identify.sbi_summaries import SummaryStatistics, summaries_at
+from twinloop.identify.sbi_flow import require_sbi, train_posterior
+from twinloop.identify.sbi_result import (
+    LEVELS,
+    PosteriorDraws,
+    PosteriorMisfit,
+    RankCheck,
+    measure_novelty,
+    rank_uniformity,
+)
+from twinloop.identify.sbi_summaries import SummaryStatistics, build_summaries
 from twinloop.identify.uncertainty import LEAST_GAIN
 from twinloop.simulate import Backend
 from twinloop.simulate.replay import replay
@@ -92,17 +99,17 @@ class PriorBox:
     def _limits(self) -> tuple[Array, Array]:
         return (self.low - self.centre) / self.sd, (self.high - self.centre) / self.sd
 
-    def points(self, z: Array) -> Array:
+    def to_parameters(self, z: Array) -> Array:
         """Return transformed parameters at standard normal coordinates ``(…, p)``."""
         mass = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
         found = self.centre + self.sd * truncnorm.ppf(mass, *self._limits)
         return np.clip(found, self.low, self.high)
 
-    def within(self, point: Array, reach: Array) -> PriorBox:
+    def shrink_around(self, point: Array, reach: Array) -> PriorBox:
         """Return the part of this box within ``reach`` ``(p,)`` of a point in it."""
         return replace(self, low=np.maximum(self.low, point - reach), high=np.minimum(self.high, point + reach))
 
-    def crowded(self, points: Array, whole: PriorBox) -> NDArray[np.bool_]:
+    def find_crowded_sides(self, points: Array, whole: PriorBox) -> NDArray[np.bool_]:
         """Return for which parameters points ``(n, p)`` accumulate at sides that ``whole`` does not share, ``(p,)``."""
         side = _SIDE * (self.high - self.low)
         below = np.mean(points < self.low + side, axis=0) * (self.low > whole.low)
@@ -125,7 +132,7 @@ class _Simulator:
             local = rng.normal(size=(len(some), len(self.logs), self.logs.nlocal)) * self.logs.start.sd
             readings = replay(self.backend, self.logs, self.space.table(some), local)
             for world in readings:
-                noisy = world + drawn_noise(self.summaries.noise, rng, world.shape)
+                noisy = world + draw_noise(self.summaries.noise, rng, world.shape)
                 fine.append(bool(np.isfinite(noisy[self.summaries.present]).all()))
                 made = self.summaries(noisy if fine[-1] else np.zeros_like(noisy))
                 scores.append(made[0])
@@ -133,7 +140,7 @@ class _Simulator:
         return np.array(scores), np.array(left), np.array(fine)
 
 
-def posterior(
+def sample_posterior(
     twin: Twin,
     episodes: Sequence[Episode],
     fit: IdentifyResult,
@@ -160,26 +167,26 @@ def posterior(
     if options is not None and options.rounds < 1:
         raise InputError(f"A posterior needs at least one round; rounds is {options.rounds}.")
     config, options = config or FitConfig(), options or SbiOptions()
-    chosen = prepare_replay(twin, episodes, config.replay).of_episodes(fit.training)
-    logs = at_physics(chosen, config.physics_hz)
-    space = narrowed(fit_space(chosen, config)[0], config.bounds, config.start)[0]
+    chosen = prepare_replay(twin, episodes, config.replay).select_episodes(fit.training)
+    logs = limit_physics_rate(chosen, config.physics_hz)
+    space = narrow_bounds(fit_space(chosen, config)[0], config.bounds, config.start)[0]
     columns = [fit.distribution.names.index(name) for name in space.names]
     point = np.asarray(fit.distribution.mean[columns])
-    summaries = summaries_at(backend, logs, space, point, config)
+    summaries = build_summaries(backend, logs, space, point, config)
     simulator = _Simulator(backend=backend, logs=logs, space=space, summaries=summaries)
     seen, leaves = summaries(np.where(summaries.present, logs.measured, 0.0))
     rng = generator(options.seed, _STREAM)
-    rounds, crowded = _rounds(simulator, point, seen, options, rng)
+    rounds, crowded = _run_rounds(simulator, point, seen, options, rng)
     learned = rounds[-1]
     ranks = _rank_check(simulator, learned, options, rng)
-    misfit = _misfit(simulator, learned, np.concatenate([seen, leaves]), options, rng)
+    misfit = _check_misfit(simulator, learned, np.concatenate([seen, leaves]), options, rng)
     samples, tail = learned.samples, (1.0 - config.level) / 2
     limits = space.values(np.quantile(samples, [tail, 0.5, 1.0 - tail], axis=0))
     low, median, high = np.stack([limits[name] for name in space.names], axis=-1)
     return PosteriorDraws(
         names=space.names,
         samples=samples,
-        distribution=_matched(fit, space, samples, columns),
+        distribution=_distribution_from_draws(fit, space, samples, columns),
         low=low,
         median=median,
         high=high,
@@ -202,39 +209,39 @@ class _SbiRound:
     lost: int
 
 
-def _rounds(
+def _run_rounds(
     simulator: _Simulator, point: Array, seen: Array, options: SbiOptions, rng: np.random.Generator
 ) -> tuple[list[_SbiRound], NDArray[np.bool_]]:
     """Widen the box until it contains the posterior; return the rounds, and the parameters for which it does not."""
     whole, rounds = PriorBox.of(simulator.space), []
     reach = _FIRST * np.sqrt(np.diag(simulator.summaries.covariance))
     while True:
-        rounds.append(_learn(simulator, whole.within(point, reach), seen, options, rng, len(rounds)))
+        rounds.append(_run_round(simulator, whole.shrink_around(point, reach), seen, options, rng, len(rounds)))
         crowded = rounds[-1].box.crowded(rounds[-1].samples, whole)
         if not crowded.any() or len(rounds) >= options.rounds:
             return rounds, crowded
         reach = np.where(crowded, _WIDER * reach, reach)
 
 
-def _learn(
+def _run_round(
     simulator: _Simulator, box: PriorBox, seen: Array, options: SbiOptions, rng: np.random.Generator, number: int
 ) -> _SbiRound:
     z = rng.normal(size=(options.simulations, len(box.low)))
-    scores, _, fine = simulator(box.points(z), rng)
+    scores, _, fine = simulator(box.to_parameters(z), rng)
     if np.mean(fine) < 1.0 - _MOST_LOST:
         raise InputError(
             f"Only {np.sum(fine)} of {len(fine)} simulations have finite readings. Narrow the fit's bounds to "
             "values that the twin can be simulated with, or cut shorter windows."
         )
-    draw = learned_posterior(z[fine], scores[fine], seed=options.seed + number)
-    samples = box.points(draw(seen[None], options.draws, options.seed)[:, 0])
+    draw = train_posterior(z[fine], scores[fine], seed=options.seed + number)
+    samples = box.to_parameters(draw(seen[None], options.draws, options.seed)[:, 0])
     return _SbiRound(box=box, draw=draw, samples=samples, lost=int(np.sum(~fine)))
 
 
 def _rank_check(simulator: _Simulator, learned: _SbiRound, options: SbiOptions, rng: np.random.Generator) -> RankCheck:
     """Return the ranks of true parameters among posterior draws, over the prior of the last round."""
     z = rng.normal(size=(options.checks, len(learned.box.low)))
-    scores, _, fine = simulator(learned.box.points(z), rng)
+    scores, _, fine = simulator(learned.box.to_parameters(z), rng)
     drawn = learned.draw(scores[fine], _RANK_DRAWS, options.seed + 1)
     ranks = np.sum(drawn < z[fine], axis=0)
     p_values = holm([rank_uniformity(column, _RANK_DRAWS) for column in ranks.T])
@@ -243,27 +250,29 @@ def _rank_check(simulator: _Simulator, learned: _SbiRound, options: SbiOptions, 
         low, high = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2], axis=0)
         inside = np.sum((z[fine] >= low) & (z[fine] <= high), axis=0)
         coverage.append([clopper_pearson(int(count), int(fine.sum())) for count in inside])
-    return RankCheck(ranks=ranks, draws=_RANK_DRAWS, p_values=p_values, coverage=tuple(map(_joined, coverage)))
+    return RankCheck(ranks=ranks, draws=_RANK_DRAWS, p_values=p_values, coverage=tuple(map(_stack_intervals, coverage)))
 
 
-def _joined(parts: Sequence[Interval]) -> Interval:
+def _stack_intervals(parts: Sequence[Interval]) -> Interval:
     estimate, low, high = (np.array([getattr(p, key) for p in parts]) for key in ("estimate", "low", "high"))
     return replace(parts[0], estimate=estimate, low=low, high=high)
 
 
-def _misfit(
+def _check_misfit(
     simulator: _Simulator, learned: _SbiRound, observed: Array, options: SbiOptions, rng: np.random.Generator
 ) -> PosteriorMisfit:
     """Compare the data's summaries with those of simulations at posterior draws."""
     rows = rng.integers(len(learned.samples), size=options.replicas)
     scores, left, fine = simulator(learned.samples[rows], rng)
-    far, p_value, each = novelty(np.concatenate([scores, left], axis=-1)[fine], observed)
+    far, p_value, each = measure_novelty(np.concatenate([scores, left], axis=-1)[fine], observed)
     names = [*(f"score of {name}" for name in simulator.space.names), *simulator.summaries.names]
     order = np.argsort(-np.abs(each))
     return PosteriorMisfit(distance=far, p_value=p_value, deviations=tuple((names[i], float(each[i])) for i in order))
 
 
-def _matched(fit: IdentifyResult, space: FitSpace, samples: Array, columns: Sequence[int]) -> ParamDistribution:
+def _distribution_from_draws(
+    fit: IdentifyResult, space: FitSpace, samples: Array, columns: Sequence[int]
+) -> ParamDistribution:
     """Return the fit's distribution with mean and covariance of the posterior draws."""
     found, count = fit.distribution, len(columns)
     mean, covariance, determined = found.mean.copy(), found.covariance.copy(), list(found.determined)

@@ -46,7 +46,7 @@ def require_sbi() -> tuple[Any, Any, Any]:
     return torch, NPE, posterior_nn
 
 
-def learned_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, int, int], Array]:
+def train_posterior(theta: Array, x: Array, *, seed: int) -> Callable[[Array, int, int], Array]:
     """Train a neural posterior estimator in sbi, a masked autoregressive flow (Papamakarios et al., NeurIPS 2017).
 
     Args:

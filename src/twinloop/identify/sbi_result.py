@@ -37,7 +37,7 @@ class RankCheck:
     coverage: tuple[Interval, ...]
 
     @property
-    def calibrated(self) -> bool:
+    def is_calibrated(self) -> bool:
         """Whether no rank test rejects the posterior's calibration."""
         return bool((self.p_values >= ALARM).all())
 
@@ -55,13 +55,13 @@ class PosteriorMisfit:
     deviations: tuple[tuple[str, float], ...]
 
     @property
-    def found(self) -> bool:
+    def is_misspecified(self) -> bool:
         """Whether the data differ from the simulations, p < `ALARM`."""
         return self.p_value < ALARM
 
     def text(self) -> str:
         """Return a sentence for a terminal."""
-        if not self.found:
+        if not self.is_misspecified:
             return f"Data and simulations agree (p = {self.p_value:.2g})."
         worst = ", ".join(f"{name} {value:+.1f} sd" for name, value in self.deviations[:3])
         return (
@@ -105,7 +105,11 @@ class PosteriorDraws:
             "distribution": self.distribution.to_json(),
             "rank_p_values": self.ranks.p_values.tolist(),
             "coverage": [interval.to_json() for interval in self.ranks.coverage],
-            "misfit": {"distance": self.misfit.distance, "p_value": self.misfit.p_value, "found": self.misfit.found},
+            "misfit": {
+                "distance": self.misfit.distance,
+                "p_value": self.misfit.p_value,
+                "found": self.misfit.is_misspecified,
+            },
             "deviations": dict(self.misfit.deviations),
             "crowded": list(self.crowded),
             "simulations": self.simulations,
@@ -123,7 +127,7 @@ class PosteriorDraws:
             covered = "".join(f"{interval.estimate[i]:>12.0%}" for interval in self.ranks.coverage)
             span = f"[{self.low[i]:.4g}, {self.high[i]:.4g}]"
             lines.append(f"{name:<36}{self.median[i]:>12.4g}  {span:<26}{covered}{self.ranks.p_values[i]:>10.2g}")
-        if not self.ranks.calibrated:
+        if not self.ranks.is_calibrated:
             lines.append("NOT CALIBRATED: true values rank unevenly among the draws. Run more simulations.")
         if self.crowded:
             lines.append(f"CUT OFF: draws of {', '.join(self.crowded)} accumulate at the limits of the simulated box.")
@@ -143,7 +147,7 @@ def rank_uniformity(ranks: ArrayLike, most: int) -> float:
     return float(scipy.stats.kstest((given + within) / (most + 1), "uniform").pvalue)
 
 
-def novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
+def measure_novelty(draws: ArrayLike, observed: ArrayLike) -> tuple[float, float, NDArray[np.float64]]:
     """Compare an observation ``(k,)`` with draws ``(n, k)``: Mahalanobis distance, p-value, deviations ``(k,)``.
 
     Centre and covariance are estimated from the first half of the draws. The p-value is one plus the number of draws of

@@ -53,13 +53,13 @@ class SummaryStatistics:
         The readings have shape ``(nwindow, nframe, nchannel)``. Scores are steps s in standard errors, as asinh(s),
         which keeps their order and limits outliers.
         """
-        white = whitened(readings - self.centre, self.noise, self.present)
+        white = whiten(readings - self.centre, self.noise, self.present)
         inner, cross, solved, covariance = self._elimination
         starts = np.linalg.solve(inner, np.einsum("efcm,efc->em", self.starts, white)[..., None])[..., 0]
         score = np.einsum("efcp,efc->p", self.slopes, white) - np.einsum("emp,em->p", cross, starts)
         step = covariance @ score
         left = white - self.slopes @ step - np.einsum("efcm,em->efc", self.starts, starts - solved @ step)
-        return np.arcsinh(step / np.sqrt(np.diag(covariance))), self._left(left)
+        return np.arcsinh(step / np.sqrt(np.diag(covariance))), self._summarize_residuals(left)
 
     @cached_property
     def _elimination(self) -> tuple[Array, Array, Array, Array]:
@@ -81,7 +81,7 @@ class SummaryStatistics:
         """Names of the residual summaries."""
         return tuple(f"{what} of {channel}" for channel in self.noise.channels for what in LEFT)
 
-    def _left(self, left: Array) -> Array:
+    def _summarize_residuals(self, left: Array) -> Array:
         figures = []
         for j in range(left.shape[-1]):
             seen = self.present[..., j]
@@ -94,7 +94,7 @@ class SummaryStatistics:
         return np.array(figures)
 
 
-def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> Array:
+def whiten(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) -> Array:
     """Return the innovations of AR(1) noise along the frames of ``(nwindow, nframe, c)``, in standard deviations.
 
     After a missing frame the value itself is used, in units of the noise. Missing measurements give 0.
@@ -108,7 +108,7 @@ def whitened(values: Array, noise: ResidualNoise, present: NDArray[np.bool_]) ->
     return np.where(present, np.where(follows, fresh, clean / noise.sd), 0.0)
 
 
-def summaries_at(
+def build_summaries(
     backend: Backend, logs: ReplayLogs, space: FitSpace, point: Array, config: FitConfig
 ) -> SummaryStatistics:
     """Return the summary function at a fit's estimate ``point`` ``(p,)``, with the fit's residual noise."""
@@ -123,8 +123,8 @@ def summaries_at(
     present[:, 0] = False
     return SummaryStatistics(
         centre=np.where(present, first, 0.0),
-        slopes=_white_slopes(here, here.jacobians[0], problem.width, noise, present),
-        starts=_white_slopes(here, here.local_jacobian, problem.width, noise, present),
+        slopes=_whiten_slopes(here, here.jacobians[0], problem.width, noise, present),
+        starts=_whiten_slopes(here, here.local_jacobian, problem.width, noise, present),
         present=present,
         noise=noise,
         prior=space.column("sd"),
@@ -132,10 +132,10 @@ def summaries_at(
     )
 
 
-def _white_slopes(
+def _whiten_slopes(
     here: Linearization, slopes: Array, width: Array, noise: ResidualNoise, present: NDArray[np.bool_]
 ) -> Array:
-    columns = [whitened(slopes[..., k] * width, noise, present) for k in range(slopes.shape[-1])]
+    columns = [whiten(slopes[..., k] * width, noise, present) for k in range(slopes.shape[-1])]
     return np.stack(columns, axis=-1) if columns else np.zeros((*here.residual.shape, 0))
 
 

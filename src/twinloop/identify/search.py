@@ -57,7 +57,7 @@ def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) ->
     for solution in ended:
         if solution.loss > (1.0 + _ALIKE) * ended[0].loss + _NOTHING:
             break
-        same = next((i for i, other in enumerate(found) if _one(problem, other, solution)), None)
+        same = next((i for i, other in enumerate(found) if _is_same_optimum(problem, other, solution)), None)
         if same is None:
             found.append(Optimum(point=solution.point, loss=solution.loss, starts=1))
         else:
@@ -65,7 +65,7 @@ def distinct_optima(problem: FitProblem, solutions: Sequence[SolverSolution]) ->
     return tuple(found)
 
 
-def _one(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
+def _is_same_optimum(problem: FitProblem, optimum: Optimum, other: SolverSolution) -> bool:
     """Return whether two solutions are the same optimum: near each other, or with no ridge between them."""
     move = other.point - optimum.point
     if np.max(np.abs(move) / problem.sd) < _APART:
@@ -83,7 +83,7 @@ def describe_optima(space: FitSpace, problem: FitProblem, optima: Sequence[Optim
     names = [space.names[i] for i in np.argsort(-spread) if spread[i] > _APART]
     rows = []
     for optimum in optima:
-        values = space.numbers(optimum.point)
+        values = space.scalar_values(optimum.point)
         units = {free.name: "" if free.param.unit == "1" else free.param.unit for free in space.free}
         said = ", ".join(f"{name} {values[name]:.4g} {units[name]}".strip() for name in names)
         rows.append(f"loss {optimum.loss:.4g} ({optimum.starts} starts) at {said}")
@@ -139,14 +139,14 @@ def evolve(
         told: losses of generations that were replayed before; they are not replayed again.
         watch: called after every generation with the state of the search.
     """
-    strategy = _strategy(problem, start, population, seed)
+    strategy = _make_strategy(problem, start, population, seed)
     best, best_loss, history, losses = np.clip(start, problem.low, problem.high), np.inf, [], list(map(tuple, told))
     stopped = False
     for generation in range(generations):
         asked = np.array([strategy.ask() for _ in range(strategy.population_size)])
-        points = _points(problem, asked)
+        points = _points_from_strategy(problem, asked)
         if generation == len(losses):
-            losses.append(tuple(_losses(problem, points).tolist()))
+            losses.append(tuple(_finite_losses(problem, points).tolist()))
         least = int(np.argmin(losses[generation]))
         if losses[generation][least] < best_loss:
             best, best_loss = points[least], losses[generation][least]
@@ -157,14 +157,14 @@ def evolve(
             watch(EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped))
         if stopped:
             break
-    mean = _points(problem, strategy.mean[None])
-    loss = float(_losses(problem, mean)[0])
+    mean = _points_from_strategy(problem, strategy.mean[None])
+    loss = float(_finite_losses(problem, mean)[0])
     if loss < best_loss:
         best, best_loss = mean[0], loss
     return EvolutionResult(best, best_loss, tuple(history), tuple(losses), stopped)
 
 
-def _strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
+def _make_strategy(problem: FitProblem, start: Array, population: int | None, seed: int) -> CMA:
     """Return the strategy in prior deviations from the centre; a single parameter gets an unused second dimension."""
     low, high = ((bound - problem.centre) / problem.sd for bound in (problem.low, problem.high))
     mean = np.clip((start - problem.centre) / problem.sd, low, high)
@@ -174,11 +174,11 @@ def _strategy(problem: FitProblem, start: Array, population: int | None, seed: i
     return CMA(mean=mean, sigma=_FIRST_STEP, bounds=bounds, seed=seed, population_size=population)
 
 
-def _points(problem: FitProblem, asked: Array) -> Array:
+def _points_from_strategy(problem: FitProblem, asked: Array) -> Array:
     points = problem.centre + problem.sd * asked[:, : len(problem.sd)]
     return np.clip(points, problem.low, problem.high)
 
 
-def _losses(problem: FitProblem, points: Array) -> Array:
+def _finite_losses(problem: FitProblem, points: Array) -> Array:
     losses = problem.losses_at(points).sum(axis=1)
     return np.where(np.isfinite(losses), losses, _DIVERGED)

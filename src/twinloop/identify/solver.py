@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
-from twinloop.core.plain import plain
-from twinloop.identify.problem import FitProblem, Linearization, linearization, normal_equations, probe
+from twinloop.core.plain import to_plain_value
+from twinloop.identify.problem import FitProblem, Linearization, linearization_from_probe, normal_equations, probe
 
 Array = NDArray[np.float64]
 
@@ -112,14 +112,16 @@ def solve(
         iterations: maximum number of steps, accepted or rejected.
         tolerance: relative fall of the total loss in two steps, below which the descent ends.
     """
-    return solve_together(problem, [begin(problem, start, local)], iterations=iterations, tolerance=tolerance)[0]
+    return solve_together(problem, [start_descent(problem, start, local)], iterations=iterations, tolerance=tolerance)[
+        0
+    ]
 
 
-def begin(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
+def start_descent(problem: FitProblem, start: Array, local: Array | None = None) -> SolverState:
     """Return the initial state of a descent, its start clipped to the bounds."""
     return SolverState(
         point=np.clip(start, problem.low, problem.high),
-        local=problem.no_local if local is None else local,
+        local=problem.zero_corrections if local is None else local,
         damping=np.full(len(problem.blocks), _FIRST_DAMPING),
     )
 
@@ -137,17 +139,17 @@ def solve_together(
     ``watch`` is called after every step with the number of the start and the state of its descent.
     """
 
-    def told(number: int) -> Watch:
+    def make_watch(number: int) -> Watch:
         return lambda descent: watch(number, descent) if watch else None
 
     walks = {
-        number: _walk(problem, start, iterations=iterations, tolerance=tolerance, watch=told(number))
+        number: _run_descent(problem, start, iterations=iterations, tolerance=tolerance, watch=make_watch(number))
         for number, start in enumerate(starts)
     }
     asked = {number: next(walk) for number, walk in walks.items()}
     solutions: dict[int, SolverSolution] = {}
     while asked:
-        for number, residual in _answers(problem, asked):
+        for number, residual in _replay_queries(problem, asked):
             try:
                 asked[number] = walks[number].send(residual)
             except StopIteration as end:
@@ -156,7 +158,7 @@ def solve_together(
     return [solutions[number] for number in range(len(starts))]
 
 
-def _answers(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
+def _replay_queries(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tuple[int, Array]]:
     """Return residuals for some of the queries: as many as fit into one batch, at least those of one descent."""
     most, chosen, worlds = max(1, _MOST_NUMBERS // max(problem.measured.size, 1)), [], 0
     for number, ask in sorted(asked.items()):
@@ -169,8 +171,8 @@ def _answers(problem: FitProblem, asked: dict[int, _ResidualQuery]) -> list[tupl
     return list(zip(chosen, np.split(problem.residual(points, local), ends[:-1]), strict=True))
 
 
-def _walk(problem: FitProblem, start: SolverState, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
-    here, replays = yield from _look(problem, start.point, start.local)
+def _run_descent(problem: FitProblem, start: SolverState, *, iterations: int, tolerance: float, watch: Watch) -> _Walk:
+    here, replays = yield from _query_linearization(problem, start.point, start.local)
     now = start if start.history else replace(start, history=(float(here.losses.sum()),), replays=replays)
     if not np.isfinite(now.history[0]):
         return SolverSolution(end=here, history=now.history, replays=now.replays, converged=False)
@@ -182,7 +184,7 @@ def _walk(problem: FitProblem, start: SolverState, *, iterations: int, tolerance
             rejections = now.rejections + 1
             now = replace(now, rejections=rejections, converged=rejections == _REJECTIONS)
         else:
-            here, replays = yield from _look(problem, trial.tried.points[0], trial.tried.local[0])
+            here, replays = yield from _query_linearization(problem, trial.tried.points[0], trial.tried.local[0])
             history = (*before, float(here.losses.sum()))
             slow = len(history) > 2 and history[-3] - history[-1] < tolerance * history[-1]
             now = replace(
@@ -198,13 +200,13 @@ def _walk(problem: FitProblem, start: SolverState, *, iterations: int, tolerance
     return SolverSolution(end=here, history=now.history, replays=now.replays, converged=now.converged)
 
 
-def _look(
+def _query_linearization(
     problem: FitProblem, point: Array, local: Array
 ) -> Generator[_ResidualQuery, Array, tuple[Linearization, int]]:
     """Return the linearization at a point, and the number of worlds it needed."""
     probed = probe(problem, point, local)
     residual = yield _ResidualQuery(probed.points, probed.local)
-    return linearization(problem, probed, residual), len(probed.points)
+    return linearization_from_probe(problem, probed, residual), len(probed.points)
 
 
 def _best_trial(
@@ -280,31 +282,31 @@ class FitCheckpoint:
         self._path, self._fit = path, dict(fit)
         self._stages: dict[str, Any] = {}
         if path is not None and path.exists():
-            self._stages = _read(path, self._fit)
+            self._stages = _read_stages(path, self._fit)
 
-    def descents(self, stage: str) -> list[SolverState]:
+    def load_descents(self, stage: str) -> list[SolverState]:
         """Return the states of a stage's descents; empty if the stage has not started."""
-        return [_descent(row) for row in self._stages.get(stage, [])]
+        return [_parse_descent(row) for row in self._stages.get(stage, [])]
 
-    def told(self, stage: str) -> list[list[float]]:
+    def load_losses(self, stage: str) -> list[list[float]]:
         """Return the losses of every generation of a stage; empty if the stage has not started."""
         return self._stages.get(stage, [])
 
-    def keep_descents(self, stage: str, descents: Sequence[SolverState]) -> None:
+    def save_descents(self, stage: str, descents: Sequence[SolverState]) -> None:
         """Save the states of a stage's descents."""
-        self._keep(stage, [{**plain(one), "local_shape": list(one.local.shape)} for one in descents])
+        self._save_stage(stage, [{**to_plain_value(one), "local_shape": list(one.local.shape)} for one in descents])
 
-    def keep_told(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
+    def save_losses(self, stage: str, losses: Sequence[Sequence[float]]) -> None:
         """Save the losses of every generation of a stage."""
-        self._keep(stage, [list(row) for row in losses])
+        self._save_stage(stage, [list(row) for row in losses])
 
-    def _keep(self, stage: str, value: list[Any]) -> None:
+    def _save_stage(self, stage: str, value: list[Any]) -> None:
         self._stages[stage] = value
         if self._path is not None:
             write_json(self._path, {"schema": _SCHEMA, "fit": self._fit, "stages": self._stages})
 
 
-def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
+def _read_stages(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     value = read_json(path)
     if not isinstance(value, Mapping) or value.get("schema") != _SCHEMA or not isinstance(value.get("stages"), dict):
         raise InputError(f"{path} is no checkpoint of a fit. Give another file, or remove it.")
@@ -318,7 +320,7 @@ def _read(path: Path, fit: Mapping[str, str]) -> dict[str, Any]:
     return dict(value["stages"])
 
 
-def _descent(row: Mapping[str, Any]) -> SolverState:
+def _parse_descent(row: Mapping[str, Any]) -> SolverState:
     arrays = {name: np.array(row[name]) for name in ("point", "damping")}
     local = np.array(row["local"]).reshape(row["local_shape"])
     rest = {name: row[name] for name in ("replays", "rejections", "iteration", "converged")}

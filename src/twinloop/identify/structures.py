@@ -26,10 +26,10 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin import Twin
-from twinloop.twin.gear import stiffest
+from twinloop.twin.gear import largest_gear_stiffness
 from twinloop.twin.quantities import QUANTITIES, Prior, find_kind
-from twinloop.twin.spec import GearSpec, ParamSpec, describe
-from twinloop.twin.variant import declaring, gearing
+from twinloop.twin.spec import GearSpec, ParamSpec, describe_errors
+from twinloop.twin.variant import add_twin_gears, declare_params
 
 # Start stiffness of elastic gears, as a part of the highest one that the physics step resolves; our choice.
 _ELASTIC = 0.25
@@ -63,22 +63,22 @@ class Structure(BaseModel):
     gears: Literal["none", "play", "elastic"] = "none"
     needs: Literal["nothing", "contacts"] = "nothing"
 
-    def applied(self, twin: Twin, episodes: Sequence[Episode]) -> Twin:
+    def apply_to(self, twin: Twin, episodes: Sequence[Episode]) -> Twin:
         """Return the twin with this physics enabled: gears compiled in, parameters declared.
 
         Raises:
             InputError: the twin cannot have this physics; the message gives the reason.
         """
         if self.gears != "none":
-            twin = gearing(twin, _gears(twin, elastic=self.gears == "elastic"))
+            twin = add_twin_gears(twin, _make_gear_spec(twin, elastic=self.gears == "elastic"))
         rows = []
         for pattern in self.frees:
             kind = find_kind(pattern)
             missing = kind.fit.missing if kind else None
-            nominal = _fastest(twin, episodes) if missing and missing.above_speed else None
+            nominal = _initial_no_load_speed(twin, episodes) if missing and missing.above_speed else None
             if nominal is not None or not fnmatch.filter(twin.params, pattern):
                 rows.append(ParamSpec(name=pattern, nominal=nominal, source=f"structure {self.name}"))
-        twin = declaring(twin, rows) if rows else twin
+        twin = declare_params(twin, rows) if rows else twin
         if not any(fnmatch.filter(twin.params, pattern) for pattern in self.frees):
             raise InputError(f"the twin {twin.name} has no part for {' or '.join(self.frees)}")
         return twin
@@ -96,15 +96,15 @@ class Structure(BaseModel):
         }
 
 
-def _gears(twin: Twin, *, elastic: bool) -> GearSpec:
+def _make_gear_spec(twin: Twin, *, elastic: bool) -> GearSpec:
     if not elastic:
         return GearSpec(backlash=0.0)
     joints = twin.robot.joints
-    soft = {name: _ELASTIC * stiffest(twin.model, name, twin.model.opt.timestep) for name in joints}
+    soft = {name: _ELASTIC * largest_gear_stiffness(twin.model, name, twin.model.opt.timestep) for name in joints}
     return GearSpec(backlash=0.0, stiffness=soft)
 
 
-def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
+def _initial_no_load_speed(twin: Twin, episodes: Sequence[Episode]) -> float | None:
     """Return the initial no-load speed of the torque-speed curve, rad/s or m/s; None for a log without movement."""
     if twin.spec.robot is None or not episodes:
         return None
@@ -114,7 +114,7 @@ def _fastest(twin: Twin, episodes: Sequence[Episode]) -> float | None:
     return float(_NO_LOAD * fastest) if fastest > 0 else None
 
 
-def _builtin(name: str, meaning: str, **how: Any) -> Structure:
+def _make_builtin(name: str, meaning: str, **how: Any) -> Structure:
     """Return the structure of all quantities whose declarations name it."""
     kinds = {kind.path(): kind for kind in QUANTITIES if kind.fit.missing and kind.fit.missing.structure == name}
     missing = {path: kind.fit.missing for path, kind in kinds.items() if kind.fit.missing}
@@ -131,18 +131,18 @@ def _builtin(name: str, meaning: str, **how: Any) -> Structure:
 
 
 BUILTIN: tuple[Structure, ...] = (
-    _builtin("delay", "commands reach the motor late"),
-    _builtin("backlash", "play between motor and link", gears="play"),
-    _builtin("stribeck", "friction at rest above friction in motion"),
-    _builtin("load_friction", "dry friction that grows with the torque"),
-    _builtin("quadratic_damping", "friction that grows with the square of speed"),
-    _builtin("voltage_limit", "torque that falls with speed to nothing at the no-load speed"),
-    _builtin("flexible_joint", "wind-up between motor and link", gears="elastic"),
-    _builtin("contact_softness", "contacts softer or bouncier than the twin's", needs="contacts"),
+    _make_builtin("delay", "commands reach the motor late"),
+    _make_builtin("backlash", "play between motor and link", gears="play"),
+    _make_builtin("stribeck", "friction at rest above friction in motion"),
+    _make_builtin("load_friction", "dry friction that grows with the torque"),
+    _make_builtin("quadratic_damping", "friction that grows with the square of speed"),
+    _make_builtin("voltage_limit", "torque that falls with speed to nothing at the no-load speed"),
+    _make_builtin("flexible_joint", "wind-up between motor and link", gears="elastic"),
+    _make_builtin("contact_softness", "contacts softer or bouncier than the twin's", needs="contacts"),
 )
 
 
-def chosen_structures(names: Sequence[str] = (), file: Path | None = None) -> tuple[Structure, ...]:
+def select_structures(names: Sequence[str] = (), file: Path | None = None) -> tuple[Structure, ...]:
     """Return the structures with these names, built-in or from a user's file; without names all of both.
 
     Raises:
@@ -169,4 +169,4 @@ def read_structures(path: Path) -> tuple[Structure, ...]:
     try:
         return TypeAdapter(tuple[Structure, ...]).validate_python(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=str(path), model=Structure)) from error
+        raise InputError(describe_errors(error, where=str(path), model=Structure)) from error

@@ -11,9 +11,22 @@ from numpy.typing import NDArray
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap
-from twinloop.identify.assembly import FitSpace, at_physics, fit_problem, fit_space, free_space, spread_rows
+from twinloop.identify.assembly import (
+    FitSpace,
+    evenly_spaced_indices,
+    fit_problem,
+    fit_space,
+    limit_physics_rate,
+    select_free_parameters,
+)
 from twinloop.identify.config import FitConfig
-from twinloop.identify.fisher import FisherInformation, ResidualNoiseModel, excitation, information, left_over
+from twinloop.identify.fisher import (
+    FisherInformation,
+    ResidualNoiseModel,
+    compute_excitation,
+    compute_information,
+    estimate_residual_noise,
+)
 from twinloop.identify.problem import FitProblem, linearize
 from twinloop.identify.solver import solve
 from twinloop.simulate import Backend
@@ -50,8 +63,8 @@ class ProfileSurvey:
     """Information of a log about a twin, before any fit.
 
     ``points`` ``(npoint, p)`` are plausible parameters. ``told`` ``(npoint, p, p)`` is the information of all windows
-    together; ``excited`` ``(npoint, p)``: see `fisher.excitation`. ``groups`` are jointly fitted parameters, by name.
-    ``standing`` names joints that never move.
+    together; ``excited`` ``(npoint, p)``: see `fisher.compute_excitation`. ``groups`` are jointly fitted parameters, by
+    name. ``standing`` names joints that never move.
     """
 
     twin: Twin
@@ -95,15 +108,15 @@ def survey(
     """
     config, options = config or FitConfig(), options or ProfileOptions()
     if not episodes:
-        return _without_data(twin, config, options)
+        return _survey_prior(twin, config, options)
     logs = prepare_replay(twin, episodes, config.replay)
     space, _ = fit_space(logs, config)
-    seen = at_physics(logs, config.physics_hz).take(spread_rows(len(logs), config.walk))
+    seen = limit_physics_rate(logs, config.physics_hz).take(evenly_spaced_indices(len(logs), config.walk))
     problem = fit_problem(backend, seen, space, space.column("start"), config)
     point = solve(problem, space.column("start"), iterations=options.steps).point if options.steps else problem.centre
     problem = fit_problem(backend, seen, space, point, config)
-    noise = options.noise or left_over(problem, linearize(problem, point), _floor(logs))
-    points, told, excited = _looked(problem, point, noise, options)
+    noise = options.noise or estimate_residual_noise(problem, linearize(problem, point), _rounding_noise(logs))
+    points, told, excited = _evaluate_points(problem, point, noise, options)
     share = float(np.sum(logs.lengths) / np.sum(seen.lengths))
     return ProfileSurvey(
         twin=twin,
@@ -114,46 +127,46 @@ def survey(
         noise=noise,
         channels=tuple(channel.name for channel in logs.channels),
         units=tuple(channel.unit for channel in logs.channels),
-        groups=_groups(space, problem),
+        groups=_parameter_groups(space, problem),
         frames=int(np.sum(logs.lengths)),
         episodes=len(set(logs.numbers)),
-        standing=_standing(logs),
+        standing=_find_still_joints(logs),
         joint_units=logs.units,
         hz=logs.twin.control_hz,
     )
 
 
-def _looked(
+def _evaluate_points(
     problem: FitProblem, first: Array, noise: ResidualNoiseModel, options: ProfileOptions
 ) -> tuple[Array, FisherInformation, Array]:
     """Return points, and information and excitation at each; diverging worlds are drawn again."""
     points, told, excited = [first], [], []
     for number in range(options.points * _TRIES):
-        point = points[0] if not told else _drawn(problem, points[0], told[0], number, options.seed)
+        point = points[0] if not told else _draw_point(problem, points[0], told[0], number, options.seed)
         here = linearize(
             problem, point, alone=True
         )  # effects of one joint's parameter on other joints must not count as theirs
-        at = information(problem, here, noise).total()
+        at = compute_information(problem, here, noise).total()
         if told and not np.isfinite(at.matrix).all():
             continue
         points[len(told) :] = [point]
         told.append(at)
-        excited.append(excitation(problem, here, noise))
+        excited.append(compute_excitation(problem, here, noise))
         if len(told) == options.points:
             break
     stacked = FisherInformation(matrix=np.stack([i.matrix for i in told]), score=np.stack([i.score for i in told]))
     return np.array(points), stacked, np.array(excited)
 
 
-def _drawn(problem: FitProblem, centre: Array, told: FisherInformation, number: int, seed: int) -> Array:
+def _draw_point(problem: FitProblem, centre: Array, told: FisherInformation, number: int, seed: int) -> Array:
     """Draw a point around the centre from the distribution given the data; where data are weak, the prior limits it."""
     root = np.linalg.cholesky(told.covariance(problem.sd) + 1e-12 * np.diag(problem.sd**2))
     drawn = centre + root @ generator(seed, "plan/points", number).normal(size=len(centre))
     return np.clip(drawn, problem.low, problem.high)
 
 
-def _without_data(twin: Twin, config: FitConfig, options: ProfileOptions) -> ProfileSurvey:
-    space = free_space(twin, config)
+def _survey_prior(twin: Twin, config: FitConfig, options: ProfileOptions) -> ProfileSurvey:
+    space = select_free_parameters(twin, config)
     count, sd = len(space.free), space.column("sd")
     draws = [generator(options.seed, "plan/points", i).normal(size=count) for i in range(1, options.points)]
     points = space.column("start") + sd * np.array([np.zeros(count), *draws])
@@ -169,7 +182,9 @@ def _without_data(twin: Twin, config: FitConfig, options: ProfileOptions) -> Pro
         noise=options.noise or usual,
         channels=tuple(f"position/{joint}" for joint in twin.robot.joints),
         units=tuple(unit.unit for unit in twin.units.joints),
-        groups={joint: space.block(j) for j, joint in enumerate(twin.robot.joints) if len(space.block(j))},
+        groups={
+            joint: space.joint_columns(j) for j, joint in enumerate(twin.robot.joints) if len(space.joint_columns(j))
+        },
         frames=0,
         episodes=0,
         joint_units=twin.units,
@@ -177,14 +192,14 @@ def _without_data(twin: Twin, config: FitConfig, options: ProfileOptions) -> Pro
     )
 
 
-def _groups(space: FitSpace, problem: FitProblem) -> dict[str, NDArray[np.intp]]:
+def _parameter_groups(space: FitSpace, problem: FitProblem) -> dict[str, NDArray[np.intp]]:
     if len(problem.blocks) == 1:
         return {"all parameters": problem.blocks[0].columns}
     joints = space.twin.robot.joints
     return {joints[space.free[int(b.columns[0])].joint or 0]: b.columns for b in problem.blocks}
 
 
-def _floor(logs: ReplayLogs) -> Array:
+def _rounding_noise(logs: ReplayLogs) -> Array:
     """Return the standard deviation of rounding to encoder counts (uniform over one) in each channel's unit."""
     floor = 1e-9 + 1e-6 * np.nanmax(np.abs(logs.measured), axis=(0, 1))
     counts = logs.twin.robot.encoder_counts if logs.joints else None
@@ -195,9 +210,9 @@ def _floor(logs: ReplayLogs) -> Array:
     return floor
 
 
-def _standing(logs: ReplayLogs) -> tuple[str, ...]:
+def _find_still_joints(logs: ReplayLogs) -> tuple[str, ...]:
     """Return joints whose readings stay within a few counts over all windows."""
     span = np.nanmax(logs.measured, axis=(0, 1)) - np.nanmin(logs.measured, axis=(0, 1))
-    still = span <= _STILL * np.sqrt(12.0) * _floor(logs)
+    still = span <= _STILL * np.sqrt(12.0) * _rounding_noise(logs)
     names = [channel.name for channel in logs.channels]
     return tuple(name.removeprefix("position/") for name, so in zip(names, still, strict=True) if so)

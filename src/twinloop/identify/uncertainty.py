@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtrit
 
-from twinloop.identify.fisher import Determination, determination
+from twinloop.identify.fisher import Determination, assess_determination
 from twinloop.identify.problem import FitProblem, Linearization, ParameterBlock
 from twinloop.identify.uncertainty_scores import FrameClusters, FrameScores, FrameTimes, choose_clusters, frame_scores
 from twinloop.stats import bias_reduced_sandwich, score_bootstrap, stretched_percentile
@@ -87,26 +87,26 @@ def block_limits(
     point, sd, p = here.point[block.columns], problem.sd[block.columns], len(block.columns)
     low, high = problem.low[block.columns] - point, problem.high[block.columns] - point
     lowest, highest = low > -_NEAR_BOUND * sd, high < _NEAR_BOUND * sd
-    every = _spread(score, sd, clusters, np.arange(p))
+    every = _estimate_errors(score, sd, clusters, np.arange(p))
     inner = np.flatnonzero(~(lowest | highest))
-    loose = every if len(inner) in (0, p) else _spread(score, sd, clusters, inner)
+    loose = every if len(inner) in (0, p) else _estimate_errors(score, sd, clusters, inner)
     covariance = np.diag(np.diag(every.covariance))
     found = {"low": np.zeros(p), "high": np.zeros(p), "curvature": 1 / np.diag(every.inverse), "df": every.df.copy(),
              "unfinished": np.zeros(p)}  # fmt: skip
     if len(inner):
         covariance[np.ix_(inner, inner)] = loose.covariance
         drawn = None if refits is None else refits[:, inner] - point[inner]
-        found["low"][inner], found["high"][inner] = _two_sided(score, clusters, loose, level, drawn)
+        found["low"][inner], found["high"][inner] = _two_sided_limits(score, clusters, loose, level, drawn)
         found["curvature"][inner], found["df"][inner] = 1 / np.diag(loose.inverse), loose.df
         found["unfinished"][inner] = np.abs(loose.move) / loose.error
     reach = stdtrit(every.df, level) * every.error
     found["high"][lowest] = (every.move + reach)[lowest]
     found["low"][highest] = (every.move - reach)[highest]
-    sides = [_side(*flags) for flags in zip(lowest, highest, found["low"], found["high"], strict=True)]
+    sides = [_bound_side(*flags) for flags in zip(lowest, highest, found["low"], found["high"], strict=True)]
     return BlockLimits(covariance=covariance, sides=tuple(sides), rank=loose.rank, **found)
 
 
-def _side(lowest: bool, highest: bool, low: float, high: float) -> str:
+def _bound_side(lowest: bool, highest: bool, low: float, high: float) -> str:
     if lowest:
         return "at most" if high > 0 else "past"
     if highest:
@@ -114,9 +114,11 @@ def _side(lowest: bool, highest: bool, low: float, high: float) -> str:
     return ""
 
 
-def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]) -> _ConditionalErrors:
+def _estimate_errors(
+    score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDArray[np.intp]
+) -> _ConditionalErrors:
     """Return the covariance of the free columns from a bias-reduced sandwich, and the remaining Newton step."""
-    curvatures, gradients = score.by_cluster(clusters.labels)
+    curvatures, gradients = score.sum_by_cluster(clusters.labels)
     curvatures, gradients = curvatures[:, columns][:, :, columns], gradients[:, columns]
     penalty, drawn = score.penalty[np.ix_(columns, columns)], score.drawn[columns]
     inverse = np.linalg.inv(curvatures.sum(axis=0) + penalty)
@@ -137,7 +139,7 @@ def _spread(score: FrameScores, sd: Array, clusters: FrameClusters, columns: NDA
     )
 
 
-def _two_sided(
+def _two_sided_limits(
     score: FrameScores, clusters: FrameClusters, spread: _ConditionalErrors, level: float, refits: Array | None
 ) -> tuple[Array, Array]:
     """Return offsets of the limits: from t quantiles, or from a bootstrap if clusters are few or refits are given."""
@@ -146,7 +148,7 @@ def _two_sided(
         return -reach, reach
     draws = refits
     if draws is None:
-        curvatures, gradients = score.by_cluster(clusters.labels)
+        curvatures, gradients = score.sum_by_cluster(clusters.labels)
         columns = spread.columns
         draws = score_bootstrap(
             curvatures[:, columns][:, :, columns],
@@ -201,7 +203,7 @@ class Uncertainty:
     draws: int
 
 
-def uncertainty(
+def compute_uncertainty(
     problem: FitProblem,
     here: Linearization,
     names: Sequence[str],
@@ -218,33 +220,37 @@ def uncertainty(
         names: names of the parameters.
         times: begin times of the windows; by default no window continues another.
         level: confidence level of the intervals.
-        refits: estimates from resampled clusters of `fit_clusters`, ``(draws, p)``; by default the linearization is
+        refits: estimates from resampled clusters of `choose_fit_clusters`, ``(draws, p)``; by default the linearization
+        is
             used.
     """
     scores = [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
-    clusters = fit_clusters(problem, here, scores, times)
+    clusters = choose_fit_clusters(problem, here, scores, times)
     covariance = np.diag(problem.sd**2)
     vectors = {key: np.full(len(names), np.nan) for key in ("low", "high", "curvature", "df", "unfinished")}
     sides, reasons, told, rank = [""] * len(names), [""] * len(names), [], 0
     for block, score in zip(problem.blocks, scores, strict=True):
         known = [names[int(column)] for column in block.columns]
-        told.append(determination(score.curvature, problem.sd[block.columns], known, least=problem.prior_weight))
+        told.append(assess_determination(score.curvature, problem.sd[block.columns], known, least=problem.prior_weight))
         if clusters is None:
-            _put(reasons, block.columns, [_OPEN if is_open else _ALONE for is_open in told[-1].open])
+            undetermined = told[-1].undetermined_mask
+            _set_entries(reasons, block.columns, [_OPEN if is_open else _ALONE for is_open in undetermined])
             continue
         drawn = None if refits is None else refits[:, block.columns]
         found = block_limits(problem, here, block, score, clusters, level=level, refits=drawn)
         for key, vector in vectors.items():
             vector[block.columns] = getattr(found, key)
         rank += found.rank
-        why = _reasons(found, told[-1], problem.sd[block.columns])
-        _put(reasons, block.columns, why)
-        _put(sides, block.columns, ["" if reason else side for reason, side in zip(why, found.sides, strict=True)])
+        why = _reasons_not_determined(found, told[-1], problem.sd[block.columns])
+        _set_entries(reasons, block.columns, why)
+        _set_entries(
+            sides, block.columns, ["" if reason else side for reason, side in zip(why, found.sides, strict=True)]
+        )
         keep = np.flatnonzero([not reason for reason in why])
         covariance[np.ix_(block.columns[keep], block.columns[keep])] = found.covariance[np.ix_(keep, keep)]
     unknown = np.array([bool(reason) for reason in reasons])
     vectors["low"], vectors["high"] = (np.where(unknown, np.nan, here.point + vectors[k]) for k in ("low", "high"))
-    method = _method(clusters, refits)
+    method = _interval_method(clusters, refits)
     return Uncertainty(
         covariance=covariance,
         **vectors,
@@ -260,7 +266,7 @@ def uncertainty(
     )
 
 
-def fit_clusters(
+def choose_fit_clusters(
     problem: FitProblem,
     here: Linearization,
     scores: Sequence[FrameScores] | None = None,
@@ -268,14 +274,14 @@ def fit_clusters(
 ) -> FrameClusters | None:
     """Return the independent clusters of frames in a fit (see `choose_clusters`)."""
     scores = scores or [frame_scores(problem, here, number) for number in range(len(problem.blocks))]
-    influences = [s.per_frame @ np.linalg.inv(s.curvature + s.penalty) for s in scores]
+    influences = [s.frame_gradients @ np.linalg.inv(s.curvature + s.penalty) for s in scores]
     present = np.any(~np.isnan(problem.measured), axis=-1, keepdims=True)[..., 0]
     nwindow, nframe = problem.measured.shape[:2]
     times = times or FrameTimes(begins=nframe * np.arange(nwindow, dtype=np.float64), dt=1.0)
     return choose_clusters(influences, present, problem.clusters, times)
 
 
-def _method(clusters: FrameClusters | None, refits: Array | None) -> Method:
+def _interval_method(clusters: FrameClusters | None, refits: Array | None) -> Method:
     if clusters is None:
         return "none"
     if refits is not None:
@@ -283,10 +289,12 @@ def _method(clusters: FrameClusters | None, refits: Array | None) -> Method:
     return "score bootstrap" if clusters.few else "sandwich"
 
 
-def _reasons(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
+def _reasons_not_determined(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
     """Return the reason why each parameter of a block is not determined, "" if it is."""
     reasons = []
-    for side, is_open, variance, spread in zip(found.sides, told.open, np.diag(found.covariance), sd, strict=True):
+    for side, is_open, variance, spread in zip(
+        found.sides, told.undetermined_mask, np.diag(found.covariance), sd, strict=True
+    ):
         if is_open:
             reasons.append(_OPEN)
         elif side == "past":
@@ -296,6 +304,6 @@ def _reasons(found: BlockLimits, told: Determination, sd: Array) -> list[str]:
     return reasons
 
 
-def _put(where: list[str], columns: NDArray[np.intp], values: Sequence[str]) -> None:
+def _set_entries(where: list[str], columns: NDArray[np.intp], values: Sequence[str]) -> None:
     for column, value in zip(columns, values, strict=True):
         where[int(column)] = value

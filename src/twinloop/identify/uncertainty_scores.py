@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.identify.problem import FitProblem, Linearization, local_system
+from twinloop.identify.problem import FitProblem, Linearization, build_initial_state_system
 from twinloop.stats import block_frames, integrated_time, time_blocks
 
 Array = NDArray[np.float64]
@@ -49,17 +49,17 @@ class FrameScores:
         return own + self.local_bend.sum(axis=0)
 
     @property
-    def per_frame(self) -> Array:
+    def frame_gradients(self) -> Array:
         """Gradient of each frame, ``(nwindow, nframe, p)``; a window's first frame includes its first state's prior."""
         frames = np.einsum("efcp,efc->efp", self.slopes, self.pull, optimize=True)
         frames[:, 0] += self.local_pull
         return frames
 
-    def by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
+    def sum_by_cluster(self, labels: NDArray[np.intp]) -> tuple[Array, Array]:
         """Return curvature ``(C, p, p)`` and gradient ``(C, p)`` per cluster of ``labels`` ``(nwindow, nframe)``."""
         count, p = int(labels.max()) + 1, self.slopes.shape[-1]
         gradients = np.zeros((count, p))
-        np.add.at(gradients, labels, self.per_frame)
+        np.add.at(gradients, labels, self.frame_gradients)
         curvatures = np.zeros((count, p, p))
         np.add.at(curvatures, labels[:, 0], self.local_bend)
         rows = (np.sqrt(self.bend)[..., None] * self.slopes).reshape(labels.size, -1, p)
@@ -94,7 +94,7 @@ def frame_scores(problem: FitProblem, here: Linearization, block: int, weights: 
     follow, settle = np.zeros((len(slopes), m, p)), np.zeros((len(slopes), m))
     local_pull, local_bend = np.zeros((len(slopes), p)), np.zeros((len(slopes), p, p))
     if m:
-        own, inner, cross = local_system(problem, here, block, slopes, bend)
+        own, inner, cross = build_initial_state_system(problem, here, block, slopes, bend)
         firm = np.diag(problem.local_weight / problem.local_sd**2)
         toward = np.einsum("efcm,efc->em", own, pull, optimize=True) + here.local @ firm
         solved = np.asarray(
@@ -170,14 +170,14 @@ def choose_clusters(
     wanted = _PER_PARAMETER * max(influence.shape[-1] for influence in influences)
     episodes = int(owners.max()) + 1
     frames = float(present.sum())
-    tau = max(float(np.max(integrated_time(_tracks(each, owners, times)))) for each in influences)
+    tau = max(float(np.max(integrated_time(_influence_series(each, owners, times)))) for each in influences)
     said = {"correlated": tau * times.dt, "independent": frames / tau}
     whole = np.repeat(owners[:, None], present.shape[1], axis=1)
     if episodes < wanted:
         length = block_frames(frames, tau)
         if length is not None:
             labels = time_blocks(times.begins, present.shape[1], times.dt, owners, length * times.dt)
-            labels = _occupied(labels, present)
+            labels = _renumber_blocks(labels, present)
             count = int(labels.max()) + 1
             if count > episodes:
                 length_s = length * times.dt
@@ -187,7 +187,7 @@ def choose_clusters(
     return FrameClusters(kind="episode", labels=whole, length=0.0, few=episodes < wanted, **said)
 
 
-def _tracks(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> list[Array]:
+def _influence_series(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> list[Array]:
     """Return the influence of each episode's frames in order of time; overlapping windows are summed."""
     tracks = []
     for owner in np.unique(owners):
@@ -200,7 +200,7 @@ def _tracks(influence: Array, owners: NDArray[np.intp], times: FrameTimes) -> li
     return tracks
 
 
-def _occupied(labels: NDArray[np.intp], present: NDArray[np.bool_]) -> NDArray[np.intp]:
+def _renumber_blocks(labels: NDArray[np.intp], present: NDArray[np.bool_]) -> NDArray[np.intp]:
     """Renumber the blocks that have measurements; missing frames are assigned to their window's first block."""
     kept = np.where(present, labels, labels[:, :1])
     return np.unique(kept, return_inverse=True)[1].reshape(labels.shape)

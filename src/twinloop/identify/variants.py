@@ -20,7 +20,7 @@ from scipy.special import stdtrit
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
 from twinloop.identify.assembly import FitSpace
-from twinloop.identify.problem import FitProblem, Linearization, huber, linearization, probe
+from twinloop.identify.problem import FitProblem, Linearization, huber_loss, linearization_from_probe, probe
 from twinloop.identify.solver import FitCheckpoint, SolverState
 from twinloop.identify.uncertainty import Uncertainty
 from twinloop.identify.uncertainty_scores import FrameClusters, frame_scores
@@ -56,7 +56,7 @@ class VariantChange:
         return 0 if some is None else len(some)
 
 
-def newton(
+def run_newton(
     problem: FitProblem,
     here: Linearization,
     variation: VariantChange,
@@ -77,8 +77,8 @@ def newton(
     """
     now = start
     while now is None or now.steps < steps:
-        looks = iter([here] * len(variation)) if now is None else _looks(problem, now)
-        moved = [_step(problem, look, variation, i) for i, look in enumerate(looks)]
+        looks = iter([here] * len(variation)) if now is None else _linearize_variants(problem, now)
+        moved = [_newton_step(problem, look, variation, i) for i, look in enumerate(looks)]
         points, local = (np.array(part) for part in zip(*moved, strict=True))
         now = VariantSolutions(points=points, local=local, steps=1 if now is None else now.steps + 1)
         if watch is not None:
@@ -86,12 +86,12 @@ def newton(
     return now
 
 
-def losses(problem: FitProblem, variants: VariantSolutions, variation: VariantChange) -> Array:
+def variant_losses(problem: FitProblem, variants: VariantSolutions, variation: VariantChange) -> Array:
     """Return each variant's own loss, priors included, ``(k,)``; without weights it is the fit's loss."""
     most = max(1, _MOST_NUMBERS // max(problem.measured.size, 1))
     parts = [slice(begin, begin + most) for begin in range(0, len(variants.points), most)]
     residual = np.concatenate([problem.residual(variants.points[part], variants.local[part]) for part in parts])
-    loss = np.where(np.isnan(residual), 0.0, huber(residual)) * problem.frame_weight
+    loss = np.where(np.isnan(residual), 0.0, huber_loss(residual)) * problem.frame_weight
     if variation.weights is not None:
         loss = loss * variation.weights[..., None]
     prior = 0.5 * problem.prior_weight * np.sum(((variants.points - problem.centre) / problem.sd) ** 2, axis=1)
@@ -100,7 +100,7 @@ def losses(problem: FitProblem, variants: VariantSolutions, variation: VariantCh
     return loss.sum(axis=(1, 2, 3)) + prior
 
 
-def _looks(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
+def _linearize_variants(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization]:
     """Yield the linearization of every variant; as many are replayed at once as fit into memory."""
     probes = [probe(problem, point, local) for point, local in zip(now.points, now.local, strict=True)]
     each = len(probes[0].points)
@@ -109,10 +109,10 @@ def _looks(problem: FitProblem, now: VariantSolutions) -> Iterator[Linearization
         some = probes[begin : begin + most]
         points, local = (np.concatenate([getattr(one, name) for one in some]) for name in ("points", "local"))
         for one, residual in zip(some, np.split(problem.residual(points, local), len(some)), strict=True):
-            yield linearization(problem, one, residual)
+            yield linearization_from_probe(problem, one, residual)
 
 
-def _step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:
+def _newton_step(problem: FitProblem, here: Linearization, variation: VariantChange, i: int) -> tuple[Array, Array]:
     """Return a Newton step within the bounds, at most one prior deviation; a fixed parameter moves to its value."""
     point, local = here.point.copy(), here.local
     for number, block in enumerate(problem.blocks):
@@ -161,8 +161,8 @@ def refit_bootstrap(
     weights = cluster_weights(clusters.count, draws, seed=seed)[:, clusters.labels]
     variation = VariantChange(weights=weights)
     kept: list[VariantSolutions] = []
-    newton(problem, here, variation, steps=steps, watch=kept.append)
-    loss = np.array([losses(problem, variants, variation) for variants in kept[-2:]])
+    run_newton(problem, here, variation, steps=steps, watch=kept.append)
+    loss = np.array([variant_losses(problem, variants, variation) for variants in kept[-2:]])
     best = np.argmin(loss, axis=0)
     return np.where(best[:, None] == len(loss) - 1, kept[-1].points, kept[-2:][0].points)
 
@@ -228,28 +228,28 @@ def profile_likelihood(
     if found.clusters is None:
         raise InputError(f"The profile of {name} needs more data: one episode gives no interval. Add episodes.")
     column = space.names.index(name)
-    grid = _grid(problem, here, found, column)
+    grid = _profile_grid(problem, here, found, column)
     variation = VariantChange(column=column, values=grid)
     kept, stage = checkpoint or FitCheckpoint(None, {}), f"profile {name}"
     start = None
-    if begun := kept.descents(stage):
+    if begun := kept.load_descents(stage):
         points, local = (np.array([getattr(one, key) for one in begun]) for key in ("point", "local"))
         start = VariantSolutions(points=points, local=local, steps=begun[0].iteration)
-    ends = newton(
+    ends = run_newton(
         problem,
         here,
         variation,
         steps=_PROFILE_STEPS,
         start=start,
-        watch=lambda now: kept.keep_descents(stage, _descents(now)),
+        watch=lambda now: kept.save_descents(stage, _solver_states(now)),
     )
-    loss = losses(problem, ends, variation)
+    loss = variant_losses(problem, ends, variation)
     information = found.curvature[column] * found.covariance[column, column]
     rise = 2.0 * (loss - loss.min()) / information
     limit = float(stdtrit(found.df[column], (1 + found.level) / 2) ** 2)
     low, high = _crossings(grid, np.sqrt(rise), np.sqrt(limit))
     si = space.values(ends.points)
-    log = space.free[column].log
+    log = space.free[column].is_logarithmic
     return ParameterProfile(
         name=name,
         unit=space.free[column].param.unit,
@@ -263,7 +263,7 @@ def profile_likelihood(
     )
 
 
-def _grid(problem: FitProblem, here: Linearization, found: Uncertainty, column: int) -> Array:
+def _profile_grid(problem: FitProblem, here: Linearization, found: Uncertainty, column: int) -> Array:
     point, sd = here.point[column], problem.sd[column]
     reach = np.nanmax([found.high[column] - point, point - found.low[column], 0.0])
     reach = _SPAN * reach if reach > 0 else _UNKNOWN_SPAN * sd
@@ -275,16 +275,16 @@ def _crossings(grid: Array, height: Array, limit: float) -> tuple[float | None, 
     """Return where the curve first exceeds the limit on both sides of its minimum, by linear interpolation."""
     lowest = int(np.argmin(height))
 
-    def crossed(pairs: Iterable[tuple[int, int]]) -> float | None:
+    def find_crossing(pairs: Iterable[tuple[int, int]]) -> float | None:
         i, j = next(((i, j) for i, j in pairs if height[j] >= limit), (0, 0))
         if i == j:
             return None
         return float(grid[i] + (grid[j] - grid[i]) * (limit - height[i]) / (height[j] - height[i]))
 
-    return crossed((i, i - 1) for i in range(lowest, 0, -1)), crossed(pairwise(range(lowest, len(grid))))
+    return find_crossing((i, i - 1) for i in range(lowest, 0, -1)), find_crossing(pairwise(range(lowest, len(grid))))
 
 
-def _descents(now: VariantSolutions) -> list[SolverState]:
+def _solver_states(now: VariantSolutions) -> list[SolverState]:
     nothing = np.zeros(0)
     rows = zip(now.points, now.local, strict=True)
     return [SolverState(point=point, local=local, damping=nothing, iteration=now.steps) for point, local in rows]

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
 from twinloop.label.rule import UNKNOWN
-from twinloop.stats import Interval, bootstrap, clopper_pearson, cohens_kappa, krippendorff_alpha, match_moments
+from twinloop.stats import Interval, bootstrap, clopper_pearson, cohens_kappa, krippendorff_alpha, match_times
 
 KINDS = ("success", "failure", "number/NAME", "subtask")
 _FEWEST = 2
@@ -65,7 +65,9 @@ class LabelAgreement(JsonRecord):
     disagreements: tuple[Mapping[str, Any], ...]
 
 
-def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0) -> LabelAgreement:
+def measure_agreement(
+    rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.95, seed: int = 0
+) -> LabelAgreement:
     """Return the agreement of observers on one kind.
 
     Args:
@@ -81,14 +83,14 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
     number = kind.startswith("number/")
     if kind not in ("success", "failure") and not number:
         raise UnknownNameError("kind", kind, KINDS, where="the kinds whose agreement is measured")
-    said = table_of(rows)
+    said = group_labels(rows)
     observers, episodes = require_observers(said, kind)
     values = np.array([[said[name].get(who) for who in observers] for name in episodes], dtype=object)
     if number:
         values = np.array([[None if v is None else float(v) for v in row] for row in values], dtype=object)
     alpha = krippendorff_alpha(values, "interval" if number else "nominal", level=level, seed=seed)
     made = [
-        _pair(observers[i], observers[j], values[:, [i, j]], number=number, level=level, seed=seed)
+        _compare_observers(observers[i], observers[j], values[:, [i, j]], number=number, level=level, seed=seed)
         for i, j in combinations(range(len(observers)), 2)
     ]
     return LabelAgreement(
@@ -97,20 +99,20 @@ def agreement(rows: Sequence[Mapping[str, Any]], kind: str, *, level: float = 0.
         episodes=len(episodes),
         alpha=alpha,
         pairs=tuple(pair for pair in made if pair is not None),
-        disagreements=tuple(_disagreements(said, episodes, number=number)),
+        disagreements=tuple(_list_disagreements(said, episodes, number=number)),
     )
 
 
-def table_of(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
+def group_labels(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, str]]:
     """Return the labels by episode, then by observer, without ``unknown``."""
     said: dict[str, dict[str, str]] = {}
     for row in rows:
         if row["value"] != UNKNOWN:
-            said.setdefault(row["episode_id"], {})[observer(row)] = row["value"]
+            said.setdefault(row["episode_id"], {})[get_observer(row)] = row["value"]
     return said
 
 
-def observer(row: Mapping[str, Any]) -> str:
+def get_observer(row: Mapping[str, Any]) -> str:
     """Return the observer of a label, as ``source:author``."""
     return f"{row['source']}:{row['author']}"
 
@@ -134,7 +136,7 @@ def require_observers(said: Mapping[str, Mapping[str, Any]], kind: str) -> tuple
     return observers, episodes
 
 
-def _pair(
+def _compare_observers(
     first: str, second: str, values: NDArray[np.object_], *, number: bool, level: float, seed: int
 ) -> ObserverPair | None:
     """Return the agreement of two observers; None if fewer than two episodes have labels of both."""
@@ -153,7 +155,7 @@ def _pair(
     )
 
 
-def _disagreements(
+def _list_disagreements(
     said: Mapping[str, Mapping[str, str]], episodes: Sequence[str], *, number: bool
 ) -> list[dict[str, Any]]:
     """Return episodes by the number of pairs of observers that disagree; for numbers by the largest difference."""
@@ -193,7 +195,7 @@ class BoundaryPair:
         return vars(self) | {"f1": self.f1.to_json(), "alike": self.alike.to_json()}
 
 
-def boundary_agreement(
+def measure_boundary_agreement(
     rows: Sequence[Mapping[str, Any]],
     fps: Mapping[str, float],
     *,
@@ -217,15 +219,15 @@ def boundary_agreement(
     for row in rows:
         if row["value"] != UNKNOWN:
             segment = (row["first_frame"], row["last_frame"], row["value"])
-            said.setdefault(row["episode_id"], {}).setdefault(observer(row), []).append(segment)
+            said.setdefault(row["episode_id"], {}).setdefault(get_observer(row), []).append(segment)
     observers, episodes = require_observers(said, "subtask")
     pairs, worst = list[BoundaryPair](), dict[str, dict[str, Any]]()
     for first, second in combinations(observers, 2):
         shared = [name for name in episodes if {first, second} <= said[name].keys()]
         if len(shared) < _FEW:
             continue
-        figures = [_compare(said[name][first], said[name][second], fps[name], tolerance_s) for name in shared]
-        pairs.append(_boundary_pair(first, second, figures, tolerance_s, level=level, seed=seed))
+        figures = [_compare_segments(said[name][first], said[name][second], fps[name], tolerance_s) for name in shared]
+        pairs.append(_make_boundary_pair(first, second, figures, tolerance_s, level=level, seed=seed))
         for name, figure in zip(shared, figures, strict=True):
             row = {"episode_id": name, "f1": figure.f1, "between": [first, second]}
             if figure.f1 < 1.0 and figure.f1 < worst.get(name, {"f1": 1.0})["f1"]:
@@ -248,12 +250,12 @@ class _AgreementMetrics:
         return 2 * self.matches / self.moments if self.moments else 1.0
 
 
-def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> _AgreementMetrics:
+def _compare_segments(one: Segments, other: Segments, fps: float, tolerance_s: float) -> _AgreementMetrics:
     begins = [np.array(sorted(first for first, _, _ in part if first > 0)) for part in (one, other)]
     # Slightly more, because frames are compared in whole numbers and the tolerance is given in seconds.
-    found = match_moments(begins[0], begins[1], tolerance_s * fps + 1e-6)
+    found = match_times(begins[0], begins[1], tolerance_s * fps + 1e-6)
     count = 1 + max(last for _, last, _ in (*one, *other))
-    words = [_words(part, count) for part in (one, other)]
+    words = [_expand_segments(part, count) for part in (one, other)]
     both = (words[0] != "") & (words[1] != "")
     offsets = (begins[1][found.second] - begins[0][found.first]) / fps if len(found.first) else np.empty(0)
     return _AgreementMetrics(
@@ -265,14 +267,14 @@ def _compare(one: Segments, other: Segments, fps: float, tolerance_s: float) -> 
     )
 
 
-def _words(segments: Segments, count: int) -> NDArray[np.str_]:
+def _expand_segments(segments: Segments, count: int) -> NDArray[np.str_]:
     words = np.full(count, "", dtype=object)
     for first, last, word in segments:
         words[first : last + 1] = word
     return words.astype(str)
 
 
-def _boundary_pair(
+def _make_boundary_pair(
     first: str, second: str, figures: Sequence[_AgreementMetrics], tolerance_s: float, *, level: float, seed: int
 ) -> BoundaryPair:
     offsets = [offset for figure in figures for offset in figure.offsets]
@@ -281,13 +283,13 @@ def _boundary_pair(
         second=second,
         episodes=len(figures),
         tolerance_s=tolerance_s,
-        f1=_ratio([2 * f.matches for f in figures], [f.moments for f in figures], level=level, seed=seed),
+        f1=_bootstrap_ratio([2 * f.matches for f in figures], [f.moments for f in figures], level=level, seed=seed),
         offset_s=float(np.median(offsets)) if offsets else float("nan"),
-        alike=_ratio([f.alike for f in figures], [f.frames for f in figures], level=level, seed=seed),
+        alike=_bootstrap_ratio([f.alike for f in figures], [f.frames for f in figures], level=level, seed=seed),
     )
 
 
-def _ratio(above: Sequence[int], below: Sequence[int], *, level: float, seed: int) -> Interval:
+def _bootstrap_ratio(above: Sequence[int], below: Sequence[int], *, level: float, seed: int) -> Interval:
     """Return sum over sum, with an interval by resampling episodes; 1 if there is nothing to match."""
     sums = np.stack([np.asarray(above, float), np.asarray(below, float)])
 

@@ -42,7 +42,7 @@ class LabelLine(BaseModel):
     confidence: float | None = None
     reason: str | None = None
 
-    def label(self, *, source: Source, author: str, author_hash: str | None) -> Label:
+    def to_label(self, *, source: Source, author: str, author_hash: str | None) -> Label:
         """Return the label; the arguments replace missing fields."""
         return Label(
             episode_id=self.episode_id,
@@ -67,13 +67,13 @@ def read_labels(path: Path) -> list[LabelLine]:
     if path.suffix not in (".csv", ".jsonl"):
         raise InputError(f"{path} is neither a .csv nor a .jsonl file. docs/guides/labels.md describes both.")
     text = read_text(path, MOST_LINES_BYTES)
-    rows = _csv_rows(path, text) if path.suffix == ".csv" else _json_rows(path, text)
+    rows = _read_csv_rows(path, text) if path.suffix == ".csv" else _read_json_rows(path, text)
     lines, wrong = list[LabelLine](), list[str]()
     for number, row in rows:
         try:
             lines.append(LabelLine.model_validate(row))
         except ValidationError as error:
-            wrong.append(f"line {number}: {_said(error)}")
+            wrong.append(f"line {number}: {_format_first_error(error)}")
     if wrong:
         more = f" and {len(wrong) - _MOST_ERRORS} more lines" if len(wrong) > _MOST_ERRORS else ""
         raise InputError(f"{path}: {'; '.join(wrong[:_MOST_ERRORS])}{more}. Nothing was written.")
@@ -102,7 +102,7 @@ def write_labels(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
         raise InputError(f"{path} is neither a .csv nor a .jsonl file. Name one of these.")
 
 
-def _csv_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+def _read_csv_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
     reader = csv.DictReader(io.StringIO(text), strict=True)
     _require_columns(path, reader.fieldnames or ())
     rows = list[tuple[int, dict[str, Any]]]()
@@ -111,7 +111,7 @@ def _csv_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
             if None in row:
                 raise InputError(f"{path}: line {reader.line_num} has more fields than the header names.")
             given = {key: value for key, value in row.items() if value not in (None, "")}
-            rows.append((reader.line_num, _renamed(given)))
+            rows.append((reader.line_num, _rename_episode_key(given)))
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num} is not valid CSV ({error}).") from error
     return rows
@@ -128,7 +128,7 @@ def _require_columns(path: Path, names: Sequence[str]) -> None:
         raise InputError(f"{path} has no column {', '.join(missing)}. Its first line names the columns.")
 
 
-def _json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
+def _read_json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
     rows = list[tuple[int, dict[str, Any]]]()
     for number, line in enumerate(text.split("\n"), start=1):
         if not line.strip():
@@ -139,14 +139,14 @@ def _json_rows(path: Path, text: str) -> list[tuple[int, dict[str, Any]]]:
             raise InputError(f"{error} Nothing was written.") from error
         if not isinstance(value, dict):
             raise InputError(f"{path}: line {number} is not a JSON object. Nothing was written.")
-        rows.append((number, _renamed(value)))
+        rows.append((number, _rename_episode_key(value)))
     return rows
 
 
-def _renamed(row: dict[str, Any]) -> dict[str, Any]:
+def _rename_episode_key(row: dict[str, Any]) -> dict[str, Any]:
     return {"episode_id" if key == "episode" else key: value for key, value in row.items()}
 
 
-def _said(error: ValidationError) -> str:
+def _format_first_error(error: ValidationError) -> str:
     first = error.errors(include_url=False, include_input=False)[0]
     return f"{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}"

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.files import sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.yaml_documents import load_yaml
@@ -67,7 +67,7 @@ class SqlRule:
         """SHA-256 of everything that determines its labels."""
         return sha256_json([self.name, self.version, self.kind, " ".join(self.sql.split())])
 
-    def findings(self, rows: pa.Table) -> list[tuple[str, RuleFinding]]:
+    def read_findings(self, rows: pa.Table) -> list[tuple[str, RuleFinding]]:
         """Return the labels in the statement's rows, with the episode of each.
 
         Raises:
@@ -81,28 +81,28 @@ class SqlRule:
         missing = [column for column in needed if column not in rows.column_names]
         if missing:
             raise InputError(f"The rule {self.name} gives no column {', '.join(missing)}. Select it.")
-        return [self._finding(row) for row in rows.to_pylist()]
+        return [self._make_finding(row) for row in rows.to_pylist()]
 
-    def _finding(self, row: Mapping[str, Any]) -> tuple[str, RuleFinding]:
+    def _make_finding(self, row: Mapping[str, Any]) -> tuple[str, RuleFinding]:
         given = {key: item for key, item in row.items() if item is not None}
         if "episode_id" not in given or "value" not in given:
             raise InputError(f"The rule {self.name} gives a row without episode_id or value: {dict(row)}.")
         finding = RuleFinding(
             kind=str(given.get("kind") or self.kind),
-            value=_text(given["value"]),
+            value=_format_value(given["value"]),
             reason=str(given.get("reason") or self.meaning or self.name),
-            first_frame=_whole(given.get("first_frame")),
-            last_frame=_whole(given.get("last_frame")),
+            first_frame=_int_or_none(given.get("first_frame")),
+            last_frame=_int_or_none(given.get("last_frame")),
             confidence=None if "confidence" not in given else float(given["confidence"]),
         )
         return str(given["episode_id"]), finding
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return {True: "yes", False: "no"}[value] if isinstance(value, bool) else str(value)
 
 
-def _whole(value: Any) -> int | None:
+def _int_or_none(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
@@ -134,7 +134,7 @@ def open_rule(word: str) -> LabelRule | SqlRule:
     try:
         rule = found()
     except Exception as error:  # any error of a user's class is a fault of that class
-        raise InputError(f"The constructor of the rule {word} failed: {raised(error)}.") from error
+        raise InputError(f"The constructor of the rule {word} failed: {describe_error(error)}.") from error
     if not isinstance(rule, LabelRule):
         missing = [part for part in ("name", "version", "meaning", "hash", "label") if not hasattr(rule, part)]
         raise InputError(f"{word} is not a rule: it lacks {', '.join(missing)}. See twinloop.label.rule.LabelRule.")

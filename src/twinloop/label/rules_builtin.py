@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.files import sha256_json
 from twinloop.label.rule import FAILED, SUCCEEDED, UNKNOWN, RuleEpisode, RuleFinding
-from twinloop.tasks.protocol import Task, is_explained
+from twinloop.tasks.protocol import Task, has_phases
 from twinloop.tasks.registry import TASKS
 
 
@@ -30,13 +30,15 @@ class SubtasksFromStates:
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """Return one label per phase that occurred; the last phase lasts until the end."""
         task, states = material.world, material.states
-        if states is None or not is_explained(task):
+        if states is None or not has_phases(task):
             return [
                 RuleFinding(
                     kind="subtask", value=UNKNOWN, reason=f"no states of a task with phases: {material.missing}"
                 )
             ]
-        return ranges(task.phases(states, material.fps), material.frames, "motion of hand and object in the states")
+        return make_subtasks(
+            task.phases(states, material.fps), material.frames, "motion of hand and object in the states"
+        )
 
 
 class FailureFromStates:
@@ -57,21 +59,21 @@ class FailureFromStates:
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """Return the failure class, or no label if the episode succeeded."""
-        if material.reader.ours and not material.reader.appended(material.index):
+        if material.reader.ours and not material.reader.is_appended(material.index):
             record = material.reader.provenance(material.index)
             if not record.valid:
-                return [_failure("diverged", f"the world is invalid: {record.invalid_reason}")]
+                return [_make_failure("diverged", f"the world is invalid: {record.invalid_reason}")]
         task, states = material.world, material.states
-        if states is None or not is_explained(task) or not self._is_asked(task):
-            return [_failure(UNKNOWN, f"no states of a {self._words}: {material.missing}")]
+        if states is None or not has_phases(task) or not self._is_selected(task):
+            return [_make_failure(UNKNOWN, f"no states of a {self._words}: {material.missing}")]
         failed = task.failure(states, material.fps)
-        return [_failure(*failed)] if failed else []
+        return [_make_failure(*failed)] if failed else []
 
-    def _is_asked(self, task: Task) -> bool:
+    def _is_selected(self, task: Task) -> bool:
         return not self._task or isinstance(task, cast("type", TASKS[self._task]))
 
 
-def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[RuleFinding]:
+def make_subtasks(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -> list[RuleFinding]:
     """Return subtasks from each beginning to the next one; those without a beginning are skipped."""
     known = [(word, min(start, frames)) for word, start in starts if start is not None]
     ends = [*(start for _, start in known[1:]), frames]
@@ -82,7 +84,7 @@ def ranges(starts: Sequence[tuple[str, int | None]], frames: int, reason: str) -
     ]
 
 
-def _failure(value: str, reason: str) -> RuleFinding:
+def _make_failure(value: str, reason: str) -> RuleFinding:
     return RuleFinding(kind="failure", value=value, reason=reason)
 
 
@@ -111,14 +113,14 @@ class SuccessFromPredicate:
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """Return whether the episode succeeded: by its provenance, else by ``next.success`` of the last frame."""
         reader, index = material.reader, material.index
-        if reader.ours and not reader.appended(index):
+        if reader.ours and not reader.is_appended(index):
             record = reader.provenance(index)
             if record.success is not None:
-                return [_success(record.success, f"by {record.success_version or 'its predicate'}")]
+                return [_make_success(record.success, f"by {record.success_version or 'its predicate'}")]
         if _SUCCESS in reader.info["features"]:
             held = reader.array(index, _SUCCESS).reshape(-1) > 0
             before = "" if held[-1] or not held.any() else f", though it was at frame {int(np.argmax(held))}"
-            return [_success(bool(held[-1]), f"next.success of the last frame{before}")]
+            return [_make_success(bool(held[-1]), f"next.success of the last frame{before}")]
         return [
             RuleFinding(kind="success", value=UNKNOWN, reason="neither provenance nor next.success has the outcome")
         ]
@@ -138,14 +140,14 @@ class SuccessFromGripper:
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """Return success if the arm moved between a closing and the next opening of the gripper."""
-        speed, cycles = material.speed, gripper_cycles(material.opening)
+        speed, cycles = material.speed, find_gripper_cycles(material.opening)
         if speed is None or material.opening is None:
-            return [RuleFinding(kind="success", value=UNKNOWN, reason=_why_not(material))]
+            return [RuleFinding(kind="success", value=UNKNOWN, reason=_explain_unknown(material))]
         if cycles is None or not cycles:
-            return [_success(False, "the gripper never closes")]
+            return [_make_success(False, "the gripper never closes")]
         moved = _STILL * float(speed.max())
         carried = sum(c.opens is not None and bool(speed[c.closed : c.opens + 1].max() > moved) for c in cycles)
-        return [_success(carried, f"the gripper closed, was carried and opened again {carried} time(s)")]
+        return [_make_success(carried, f"the gripper closed, was carried and opened again {carried} time(s)")]
 
 
 class SubtasksFromGripper:
@@ -162,22 +164,22 @@ class SubtasksFromGripper:
 
     def label(self, material: RuleEpisode) -> Sequence[RuleFinding]:
         """Return the phases of each round: one round per closing of the gripper."""
-        speed, cycles = material.speed, gripper_cycles(material.opening)
+        speed, cycles = material.speed, find_gripper_cycles(material.opening)
         if speed is None or cycles is None or not cycles:
-            reason = _why_not(material) if cycles is None or speed is None else "the gripper never closes"
+            reason = _explain_unknown(material) if cycles is None or speed is None else "the gripper never closes"
             return [RuleFinding(kind="subtask", value=UNKNOWN, reason=reason)]
         starts: list[tuple[str, int | None]] = []
         begin = 0
-        for cycle in _rounds(cycles):
+        for cycle in _drop_final_closing(cycles):
             starts += [("reach", begin), ("grasp", cycle.closes)]
-            starts += _moves(speed, cycle.closed, len(speed) if cycle.opens is None else cycle.opens)
+            starts += _split_transport(speed, cycle.closed, len(speed) if cycle.opens is None else cycle.opens)
             if cycle.opens is None or cycle.opened is None:
                 break
             starts.append(("release", cycle.opens))
             begin = cycle.opened
         else:
             starts.append(("retreat", begin))
-        return ranges(starts, material.frames, "gripper events and stops of the arm")
+        return make_subtasks(starts, material.frames, "gripper events and stops of the arm")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +192,7 @@ class GripCycle:
     opened: int | None
 
 
-def gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
+def find_gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
     """Return each closing of a gripper with the opening that follows; None if the gripper does not move.
 
     Args:
@@ -201,23 +203,23 @@ def gripper_cycles(opening: Array | None) -> list[GripCycle] | None:
     stroke = float(opening.max() - opening.min())
     if stroke < _LEAST_STROKE:
         return None
-    turns, cycles = _turns(opening, _SWING * stroke), list[GripCycle]()
+    turns, cycles = _find_turns(opening, _SWING * stroke), list[GripCycle]()
     for i in range(len(turns) - 1):
         top, bottom = turns[i], turns[i + 1]
         if opening[top] <= opening[bottom]:
             continue
-        closes, closed = _edges(opening, top, bottom)
-        after = _edges(opening, bottom, turns[i + 2]) if i + 2 < len(turns) else (None, None)
+        closes, closed = _find_edges(opening, top, bottom)
+        after = _find_edges(opening, bottom, turns[i + 2]) if i + 2 < len(turns) else (None, None)
         cycles.append(GripCycle(closes=closes, closed=closed, opens=after[0], opened=after[1]))
     return cycles
 
 
-def _rounds(cycles: Sequence[GripCycle]) -> Sequence[GripCycle]:
+def _drop_final_closing(cycles: Sequence[GripCycle]) -> Sequence[GripCycle]:
     """Return the cycles without a last closing that never opens: after other cycles, it only parks the gripper."""
     return cycles[:-1] if len(cycles) > 1 and cycles[-1].opens is None else cycles
 
 
-def _turns(values: Array, swing: float) -> list[int]:
+def _find_turns(values: Array, swing: float) -> list[int]:
     """Return the frames of a series' extrema, the first and last one included; ignore changes below ``swing``."""
     turns, low, high, way = list[int](), 0, 0, 0
     for i, value in enumerate(values.tolist()):
@@ -230,7 +232,7 @@ def _turns(values: Array, swing: float) -> list[int]:
     return [*turns, high if way > 0 else low] if turns else turns
 
 
-def _edges(values: Array, start: int, stop: int) -> tuple[int, int]:
+def _find_edges(values: Array, start: int, stop: int) -> tuple[int, int]:
     """Return the last frame within a tenth of a change's start value, and then the first within a tenth of its end."""
     change = float(values[stop] - values[start])
     part = (values[start : stop + 1] - values[start]) / change
@@ -239,7 +241,7 @@ def _edges(values: Array, start: int, stop: int) -> tuple[int, int]:
     return start + leaves, start + arrives
 
 
-def _moves(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
+def _split_transport(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
     """Return lift, transport and place with their first frames if the arm stops twice, else only transport."""
     part = speed[start:stop]
     if len(part) < 5:
@@ -253,11 +255,11 @@ def _moves(speed: Array, start: int, stop: int) -> list[tuple[str, int | None]]:
     return [("lift", start), ("transport", stops[0]), ("place", stops[1])]
 
 
-def _success(value: bool | int, reason: str) -> RuleFinding:
+def _make_success(value: bool | int, reason: str) -> RuleFinding:
     return RuleFinding(kind="success", value=SUCCEEDED if value else FAILED, reason=reason)
 
 
-def _why_not(material: RuleEpisode) -> str:
+def _explain_unknown(material: RuleEpisode) -> str:
     if material.opening is None:
         return "no column has the opening of the gripper (a joint named gripper, in 0 to 100)"
     return "the gripper barely moves, or there are fewer than three frames"

@@ -1,8 +1,8 @@
 """Policies: networks with a contract, saved as safetensors, and the loop from observations to commands."""
 
-from twinloop.policies.acting import CommandRefusal, PolicyLoop, Predictor
+from twinloop.policies.factory import new_policy, open_policy
 from twinloop.policies.folder import PolicyCard, read_card, read_config
-from twinloop.policies.opening import new_policy, open_policy
+from twinloop.policies.policy_loop import CommandRefusal, PolicyLoop, Predictor
 from twinloop.policies.settings import (
     KINDS,
     ActSettings,

@@ -12,7 +12,7 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 from torch.nn import functional  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Convolutions, Network, NetworkInputs, masked_mean, normal
+from twinloop.policies.network import Convolutions, Network, NetworkInputs, draw_normal, masked_mean
 from twinloop.policies.settings import ActSettings, Settings
 from twinloop.policies.statistics import LAST_COMMAND, action_size, vector_sizes
 
@@ -96,16 +96,16 @@ class TransformerDecoder(nn.Module):
         return self.norm(tokens)
 
 
-def places(count: int, width: int) -> Tensor:
+def position_encodings(count: int, width: int) -> Tensor:
     """Return sinusoidal position encodings ``(count, width)`` (Vaswani et al. 2017, section 3.5)."""
     rates = torch.exp(-math.log(10_000.0) * torch.arange(0, width, 2) / width)
     angles = torch.arange(count)[:, None] * rates
     return torch.stack([angles.sin(), angles.cos()], dim=-1).flatten(1)
 
 
-def places_in_picture(height: int, width: int, size: int) -> Tensor:
+def image_position_encodings(height: int, width: int, size: int) -> Tensor:
     """Return sinusoidal position encodings of cells, row by row, ``(height · width, size)``: row half, column half."""
-    rows, columns = places(height, size // 2), places(width, size // 2)
+    rows, columns = position_encodings(height, size // 2), position_encodings(width, size // 2)
     shape = (height, width, size // 2)
     return torch.cat([rows[:, None].expand(shape), columns[None].expand(shape)], dim=-1).flatten(0, 1)
 
@@ -130,14 +130,14 @@ class TokenEncoder(nn.Module):
 
     def forward(self, inputs: NetworkInputs) -> Tensor:
         """Return tokens ``(n, number, width)``."""
-        tokens = [self.of_vectors(inputs)]
+        tokens = [self.encode_vectors(inputs)]
         for number, name in enumerate(self.cameras):
-            tokens.append(self._of_pictures(inputs.pictures[name], self.camera[number]))
+            tokens.append(self._encode_images(inputs.pictures[name], self.camera[number]))
         if inputs.domain is not None:
             tokens.append(self.domain(inputs.domain)[:, None])
         return torch.cat(tokens, dim=1)
 
-    def of_vectors(self, inputs: NetworkInputs) -> Tensor:
+    def encode_vectors(self, inputs: NetworkInputs) -> Tensor:
         """Return the tokens of the vectors only, ``(n, number, width)``; there may be none."""
         made = [self.vectors[name](inputs.vectors[key]) for key, name in self.names.items()]
         if made:
@@ -145,12 +145,12 @@ class TokenEncoder(nn.Module):
         pictures = next(iter(inputs.pictures.values()))
         return self.camera.new_empty(len(pictures), 0, self.width)
 
-    def _of_pictures(self, pictures: Tensor, camera: Tensor) -> Tensor:
+    def _encode_images(self, pictures: Tensor, camera: Tensor) -> Tensor:
         n, steps = pictures.shape[:2]
         found = torch.relu(self.pictures(pictures.flatten(0, 1)))
         height, width = found.shape[-2:]
         tokens = self.cells(found.flatten(2).transpose(1, 2)).unflatten(0, (n, steps))
-        where = places_in_picture(height, width, self.width).to(tokens)
+        where = image_position_encodings(height, width, self.width).to(tokens)
         return (tokens + where + camera[:, None]).flatten(1, 2)
 
 
@@ -171,7 +171,7 @@ class LatentPosterior(nn.Module):
             settings.posterior_layers, width, settings.heads, settings.feed_forward, settings.dropout
         )
         self.head = nn.Linear(width, 2 * settings.latent)
-        self.register_buffer("places", places(1 + vectors + settings.chunk_size, width), persistent=False)
+        self.register_buffer("places", position_encodings(1 + vectors + settings.chunk_size, width), persistent=False)
 
     def forward(self, vectors: Tensor, action: Tensor, is_pad: Tensor) -> tuple[Tensor, Tensor]:
         """Encode vectors as tokens ``(n, v, width)`` and commands ``(n, chunk, k)``; padding is masked."""
@@ -223,8 +223,8 @@ class ActNetwork(Network):
         self, inputs: NetworkInputs, action: Tensor, is_pad: Tensor, generator: torch.Generator | None
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Return absolute errors plus the divergence of the latent from a standard normal (equation 1), and both."""
-        mean, log_variance = self.posterior(self.encoder.of_vectors(inputs), action, is_pad)
-        latent = mean + (log_variance / 2).exp() * normal(mean, generator)
+        mean, log_variance = self.posterior(self.encoder.encode_vectors(inputs), action, is_pad)
+        latent = mean + (log_variance / 2).exp() * draw_normal(mean, generator)
         chunk = self.head(self.trunk(self.encoder(inputs), latent))
         error = masked_mean((chunk - action).abs(), is_pad)
         divergence = 0.5 * (mean.square() + log_variance.exp() - 1 - log_variance).sum(dim=-1)

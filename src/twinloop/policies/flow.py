@@ -8,7 +8,7 @@ import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import Contract
-from twinloop.policies.network import Network, NetworkInputs, RowEncoder, masked_mean, normal, perceptron
+from twinloop.policies.network import Network, NetworkInputs, RowEncoder, draw_normal, make_perceptron, masked_mean
 from twinloop.policies.settings import FlowSettings
 from twinloop.policies.statistics import action_size
 
@@ -46,7 +46,7 @@ class VelocityField(nn.Module):
 
     def forward(self, point: Tensor, time: Tensor, features: Tensor) -> Tensor:
         """Return the velocity, ``(n, size)``."""
-        condition = self.condition(torch.cat([self.time(_waves(time)), features], dim=-1))
+        condition = self.condition(torch.cat([self.time(_time_encodings(time)), features], dim=-1))
         hidden = self.first(point)
         for block in self.blocks:
             hidden = block(hidden, condition)
@@ -65,7 +65,7 @@ class FlowNetwork(Network):
         self.settings = settings
         self.noise_size = settings.chunk_size * action_size(contract)
         self.encoder = RowEncoder(contract, settings)
-        self.trunk = perceptron(self.encoder.size, settings.features, 2, settings.dropout)
+        self.trunk = make_perceptron(self.encoder.size, settings.features, 2, settings.dropout)
         self.head = VelocityField(self.noise_size, settings.features, settings)
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:
@@ -86,7 +86,7 @@ class FlowNetwork(Network):
         """Return the squared error of the velocity at a random time on each path, and it again as the only part."""
         features = self.trunk(self.encoder(inputs))
         target = action.flatten(1)
-        noise = normal(target, generator)
+        noise = draw_normal(target, generator)
         time = torch.rand(len(target), generator=generator, dtype=target.dtype, device=target.device)
         point = torch.lerp(noise, target, time[:, None])
         difference = self.head(point, time, features) - (target - noise)
@@ -94,7 +94,7 @@ class FlowNetwork(Network):
         return error, {"velocity": error}
 
 
-def _waves(time: Tensor) -> Tensor:
+def _time_encodings(time: Tensor) -> Tensor:
     """Return cosines and sines of a time in [0, 1] at geometric rates, ``(n, _TIME_SIZE)``."""
     half = _TIME_SIZE // 2
     exponents = torch.arange(half, dtype=time.dtype, device=time.device) / (half - 1)

@@ -66,19 +66,19 @@ def render_card(card: PolicyCard, config: Mapping[str, Any]) -> str:
     contract = Contract.from_json(config["contract"])
     parts = [
         f"# {markdown_text(card.name or 'A policy')}",
-        f"{_kind(config)} {config['parameters']:,} parameters, hash {markdown_code(config['hash'])}.",
+        f"{_describe_kind(config)} {config['parameters']:,} parameters, hash {markdown_code(config['hash'])}.",
         '```python\nfrom twinloop.policies import open_policy\n\npolicy = open_policy("FOLDER")\n```',
-        "## Contract\n\n" + _table(_contract_rows(contract, config["settings"])),
-        "## Data\n\n" + _data(card, config),
-        *([f"## Provenance\n\n{_table(card.provenance)}"] if card.provenance else []),
-        *([f"## Measured\n\n{_table(card.metrics)}"] if card.metrics else []),
+        "## Contract\n\n" + _format_table(_contract_rows(contract, config["settings"])),
+        "## Data\n\n" + _format_data(card, config),
+        *([f"## Provenance\n\n{_format_table(card.provenance)}"] if card.provenance else []),
+        *([f"## Measured\n\n{_format_table(card.metrics)}"] if card.metrics else []),
         *(["## Notes\n\n" + "\n".join(f"- {markdown_text(note)}" for note in card.notes)] if card.notes else []),
-        "## Versions\n\n" + _table(config["versions"]),
+        "## Versions\n\n" + _format_table(config["versions"]),
     ]
     return f"---\n{_front_matter(contract)}---\n\n" + "\n\n".join(parts) + "\n"
 
 
-def _kind(config: Mapping[str, Any]) -> str:
+def _describe_kind(config: Mapping[str, Any]) -> str:
     """Return a description of the policy's kind; for other kinds, their name and type."""
     kind = config["kind"]
     kinds = (kind, config["settings"].get("type", "without a type"))
@@ -97,39 +97,41 @@ def _contract_rows(contract: Contract, settings: Mapping[str, Any]) -> dict[str,
     if contract.task:
         rows["task"] = contract.task
     if contract.state is not None:
-        rows[MarkdownCode("observation.state")] = _joints(contract.state)
+        rows[MarkdownCode("observation.state")] = _format_joints(contract.state)
     if contract.environment:
         rows[MarkdownCode("observation.environment_state")] = ", ".join(contract.environment)
     for name, (height, width) in contract.cameras.items():
         rows[MarkdownCode(f"observation.images.{name}")] = f"{width}x{height} pixels, RGB, 8 bits"
     rows[MarkdownCode("action")] = (
-        f"{_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
+        f"{_format_joints(contract.action)}: {contract.command}s, predicted {settings['action_space']}"
     )
     rows["observations"] = settings["n_obs_steps"]
     rows["chunk"] = f"{settings['chunk_size']} commands, {settings['n_action_steps']} executed"
     return rows
 
 
-def _joints(units: UnitMap) -> str:
+def _format_joints(units: UnitMap) -> str:
     return ", ".join(f"{unit.joint} ({unit.unit})" for unit in units.joints)
 
 
-def _data(card: PolicyCard, config: Mapping[str, Any]) -> str:
+def _format_data(card: PolicyCard, config: Mapping[str, Any]) -> str:
     how, whose = config["settings"]["normalization"], config["statistics"]["source"]
     source = f"Normalized ({markdown_text(how)}) with the statistics of {markdown_text(whose)}."
     if not card.data:
         return source
     columns = list(dict.fromkeys(key for row in card.data for key in row))
     lines = ["| " + " | ".join(map(markdown_cell, columns)) + " |", "|" + "---|" * len(columns)]
-    lines += ["| " + " | ".join(_cell(row.get(key, "")) for key in columns) + " |" for row in card.data]
+    lines += ["| " + " | ".join(_format_cell(row.get(key, "")) for key in columns) + " |" for row in card.data]
     return "\n".join(lines) + f"\n\n{source}"
 
 
-def _table(rows: Mapping[str, Any]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {_cell(key)} | {_cell(value)} |" for key, value in rows.items())])
+def _format_table(rows: Mapping[str, Any]) -> str:
+    return "\n".join(
+        ["| | |", "|---|---|", *(f"| {_format_cell(key)} | {_format_cell(value)} |" for key, value in rows.items())]
+    )
 
 
-def _cell(value: object) -> str:
+def _format_cell(value: object) -> str:
     if isinstance(value, int | float):
         return f"{value:.6g}" if isinstance(value, float) else dumps(value)
     return markdown_cell(value if isinstance(value, str) else dumps(value))

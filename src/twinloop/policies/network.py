@@ -61,12 +61,12 @@ def masked_mean(errors: Tensor, is_pad: Tensor) -> Tensor:
     return (errors.mean(dim=-1) * kept).sum(dim=1) / kept.sum(dim=1).clamp(min=1)
 
 
-def normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
+def draw_normal(like: Tensor, generator: torch.Generator | None) -> Tensor:
     """Return standard normal numbers with a tensor's shape, on its device."""
     return torch.randn(like.shape, generator=generator, dtype=like.dtype, device=like.device)
 
 
-def perceptron(size: int, width: int, depth: int, dropout: float) -> nn.Sequential:
+def make_perceptron(size: int, width: int, depth: int, dropout: float) -> nn.Sequential:
     """Return ``depth`` layers of ``width`` units, each normalized."""
     layers: list[nn.Module] = []
     for number in range(depth):
@@ -156,7 +156,7 @@ class MlpNetwork(Network):
         super().__init__()
         self.settings = settings
         self.encoder = RowEncoder(contract, settings)
-        self.trunk = perceptron(self.encoder.size, settings.width, settings.depth, settings.dropout)
+        self.trunk = make_perceptron(self.encoder.size, settings.width, settings.depth, settings.dropout)
         self.head = nn.Linear(settings.width, settings.chunk_size * action_size(contract))
 
     def sample(self, inputs: NetworkInputs, noise: Tensor) -> tuple[Tensor, Tensor]:

@@ -63,18 +63,18 @@ class Normalizer(nn.Module):
         for key, size in sizes.items():
             plain = key == LAST_COMMAND and key not in statistics.columns and settings.action_space == "absolute"
             found = statistics.require(ACTION if plain else key, size)
-            self.columns[_plain(key)] = AffineTransform(*found.affine(settings.normalization))
+            self.columns[_module_name(key)] = AffineTransform(*found.affine(settings.normalization))
 
     def forward(self, key: str, values: Tensor) -> Tensor:
         """Normalize values ``(…, k)`` of this key."""
-        return self.columns[_plain(key)](values)
+        return self.columns[_module_name(key)](values)
 
     def inverse(self, key: str, values: Tensor) -> Tensor:
         """Return values ``(…, k)`` of this key in units from normalized values."""
-        return cast("AffineTransform", self.columns[_plain(key)]).inverse(values)
+        return cast("AffineTransform", self.columns[_module_name(key)]).inverse(values)
 
 
-def _plain(key: str) -> str:
+def _module_name(key: str) -> str:
     """Return a key without dots, as a name of a module."""
     return key.removeprefix("observation.").replace(".", "_")
 
@@ -171,7 +171,7 @@ class Policy(nn.Module):
         chunk, features = self.network.sample(inputs, self._noise(count, noise))
         action = self.normalizer.inverse(ACTION, chunk)
         if self.settings.action_space == "delta_to_state":
-            action = action + self._present(observation)[:, None]
+            action = action + self._present_positions(observation)[:, None]
         return action, features
 
     def loss(self, batch: Batch, generator: torch.Generator | None = None) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
@@ -189,8 +189,8 @@ class Policy(nn.Module):
         action = batch[ACTION].to(torch.float32)
         is_pad = batch[IS_PAD].bool() if IS_PAD in batch else torch.zeros_like(action[..., 0], dtype=torch.bool)
         if self.settings.action_space == "delta_to_state":
-            action = action - self._present(batch)[:, None]
-        target = self.normalizer(ACTION, _filled(action, is_pad))
+            action = action - self._present_positions(batch)[:, None]
+        target = self.normalizer(ACTION, _fill_padding(action, is_pad))
         each, parts = self.network.terms(self._inputs(batch, batch.get(DOMAIN)), target, is_pad, generator)
         return each.mean(), each, {name: values.detach().mean() for name, values in parts.items()}
 
@@ -223,7 +223,7 @@ class Policy(nn.Module):
         token = None if domain is None else torch.full((tile,), self.settings.domain_index(domain))
         chunks: list[Tensor] = []
         latents: list[Tensor] = []
-        with _acting(self):
+        with _use_acting_mode(self):
             for start in range(0, count, tile):
                 rows = torch.arange(start, start + tile).clamp(max=count - 1)
                 part = {key: values[rows].to(self._device) for key, values in tensors.items()}
@@ -260,7 +260,7 @@ class Policy(nn.Module):
             token = torch.as_tensor(index, dtype=torch.long, device=self._device).expand(count)
         return NetworkInputs(vectors=vectors, pictures=pictures, domain=token)
 
-    def _present(self, observation: Batch) -> Tensor:
+    def _present_positions(self, observation: Batch) -> Tensor:
         return observation[STATE][:, -1].to(torch.float32)
 
     def _noise(self, count: int, noise: Tensor | None) -> Tensor:
@@ -279,9 +279,9 @@ class Policy(nn.Module):
         counts = {key: len(observation[key]) for key in self.observation_keys}
         for key in self.observation_keys:
             shape = tuple(observation[key].shape)
-            if shape[1:] != self._row(key):
+            if shape[1:] != self._row_shape(key):
                 raise InputError(
-                    f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, self._row(key)))})."
+                    f"{key} has shape {shape}; the policy expects (n, {', '.join(map(str, self._row_shape(key)))})."
                 )
             if key.startswith(IMAGES) and str(observation[key].dtype).removeprefix("torch.") != "uint8":
                 raise InputError(f"{key} is {observation[key].dtype}; the policy expects images in uint8, 0 to 255.")
@@ -296,7 +296,7 @@ class Policy(nn.Module):
             there = f"has shape {tuple(batch[ACTION].shape)}" if ACTION in batch else "is missing"
             raise InputError(f"{ACTION} {there}; the policy expects {wanted}.")
 
-    def _row(self, key: str) -> tuple[int, ...]:
+    def _row_shape(self, key: str) -> tuple[int, ...]:
         if key == LAST_COMMAND:
             return (self.action_size,)
         if key in self._sizes:
@@ -305,7 +305,7 @@ class Policy(nn.Module):
 
 
 @contextlib.contextmanager
-def _acting(policy: Policy) -> Iterator[None]:
+def _use_acting_mode(policy: Policy) -> Iterator[None]:
     """Set evaluation mode, no gradients and one thread; restore the previous state afterwards."""
     threads, training = torch.get_num_threads(), policy.training
     if threads != 1:
@@ -320,7 +320,7 @@ def _acting(policy: Policy) -> Iterator[None]:
             torch.set_num_threads(threads)
 
 
-def _filled(action: Tensor, is_pad: Tensor) -> Tensor:
+def _fill_padding(action: Tensor, is_pad: Tensor) -> Tensor:
     """Return commands whose padding repeats the last valid command, so that the padding's values have no effect."""
     steps = torch.arange(action.shape[1], device=action.device).expand(is_pad.shape)
     last = torch.where(is_pad, 0, steps).cummax(dim=1).values

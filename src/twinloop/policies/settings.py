@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 Kind = Literal["mlp", "act", "flow"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -68,7 +68,7 @@ class CommonSettings(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _within_the_chunk(cls, value: Any) -> Any:
+    def _limit_action_steps(cls, value: Any) -> Any:
         """Limit the default of ``n_action_steps`` to the length of the chunk if only the latter is given."""
         if not isinstance(value, dict) or "n_action_steps" in value or not isinstance(value.get("chunk_size"), int):
             return value
@@ -177,4 +177,4 @@ def read_settings(kind: str, value: Mapping[str, Any] | Settings | None = None, 
     try:
         return model.model_validate({**(value.model_dump() if isinstance(value, BaseModel) else value or {})})
     except ValidationError as error:
-        raise InputError(describe(error, where=f"{where} of a policy of kind {kind}", model=model)) from error
+        raise InputError(describe_errors(error, where=f"{where} of a policy of kind {kind}", model=model)) from error

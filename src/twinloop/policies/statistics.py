@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.contract import ENVIRONMENT, STATE, Contract
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.plain import JsonRecord
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 
 LAST_COMMAND = "observation.last_command"
 Normalization = Literal["mean_std", "min_max", "quantile"]
@@ -37,7 +37,7 @@ class ColumnStatistics:
 
     def __post_init__(self) -> None:
         for name in _MEASURES:
-            values = frozen(getattr(self, name))
+            values = freeze_array(getattr(self, name))
             object.__setattr__(self, name, values)
             if values.shape != (len(self),) or not np.isfinite(values).all():
                 raise InputError(
@@ -82,7 +82,9 @@ class Statistics(JsonRecord):
         Raises:
             InputError: there are no samples, or one is not finite; the message names the key and the column.
         """
-        return cls(columns={key: _measured(key, np.asarray(values)) for key, values in samples.items()}, source=source)
+        return cls(
+            columns={key: _measure_columns(key, np.asarray(values)) for key, values in samples.items()}, source=source
+        )
 
     def require(self, key: str, size: int) -> ColumnStatistics:
         """Return the statistics of a key with ``size`` columns.
@@ -129,7 +131,7 @@ def relative_actions(action: ArrayLike, state: ArrayLike) -> NDArray[np.float64]
     return np.asarray(action, dtype=np.float64) - np.asarray(state, dtype=np.float64)[..., None, :]
 
 
-def _measured(key: str, values: NDArray) -> ColumnStatistics:
+def _measure_columns(key: str, values: NDArray) -> ColumnStatistics:
     rows = values.reshape(-1, values.shape[-1]).astype(np.float64) if values.ndim > 1 else np.empty((0, 0))
     if not rows.size:
         raise InputError(f"{key} has no samples ({values.shape}): statistics need at least one row of columns.")

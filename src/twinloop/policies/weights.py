@@ -22,7 +22,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes
-from twinloop.dataset.storage.snapshot import locked_snapshot, replace_bytes
+from twinloop.dataset.storage.snapshot import create_locked_snapshot, replace_bytes
 from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, WEIGHTS, PolicyCard, render_card
 
 _MOST_BYTES = 16 << 30  # of weights: twice those of the largest open policies
@@ -63,7 +63,7 @@ def write_policy(
         "card": card.to_json(),
     }
     facts = {"hash": config["hash"]}  # a single entry: safetensors writes several in a random order
-    with locked_snapshot(folder) as stage:
+    with create_locked_snapshot(folder) as stage:
         replace_bytes(stage / WEIGHTS, safetensors.torch.save(plain, metadata=facts))
         replace_bytes(stage / CONFIG, (dumps(config, indent=2) + "\n").encode())
         replace_bytes(stage / README, render_card(card, config).encode())
@@ -109,7 +109,7 @@ def require_finite(tensors: Mapping[str, Tensor], *, where: str, remedy: str) ->
             raise InputError(f"{where}: {name} has {bad} of {values.numel()} numbers that are not finite. {remedy}")
 
 
-def require_fitting(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
+def require_matching_tensors(tensors: Mapping[str, Tensor], wanted: Mapping[str, Tensor], *, where: str) -> None:
     """Raise an error for tensors that do not fit a network.
 
     Raises:

@@ -60,7 +60,7 @@ class AdaptiveDraw:
             UnknownNameError, BoundsError: the message names the parameter.
         """
         for name, limits, start in zip(self.names, self.limits, self.start, strict=True):
-            twin.require(name).check((*limits, *start), where=self.source)
+            twin.find_param(name).check((*limits, *start), where=self.source)
 
     @property
     def size(self) -> int:
@@ -77,11 +77,11 @@ class AdaptiveDraw:
         """Names of the boundaries, in the order of `Counts`."""
         return tuple(f"{name} {side}" for name in self.names for side in SIDES)
 
-    def knowing(self, rounds: Mapping[int, Ranges]) -> AdaptiveDraw:
+    def with_rounds(self, rounds: Mapping[int, Ranges]) -> AdaptiveDraw:
         """Return the draw with the ranges of these rounds."""
         return replace(self, rounds=dict(rounds))
 
-    def boundary(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find_boundary(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index in `boundaries` that each episode evaluates, ``(n,)``; -1 for none."""
         u = uniforms(run_seed, "adaptive/boundary", episodes, size=2)
         chosen = np.minimum((u[:, 1] * 2 * self.size).astype(np.int64), 2 * self.size - 1)
@@ -95,15 +95,15 @@ class AdaptiveDraw:
         Raises:
             InputError: the ranges of an episode's round are not known yet.
         """
-        low, high = self._ranges(episodes)
+        low, high = self._episode_ranges(episodes)
         values = low + (high - low) * u
-        chosen = self.boundary(run_seed, episodes)
+        chosen = self.find_boundary(run_seed, episodes)
         rows = np.flatnonzero(chosen >= 0)
         column, side = np.divmod(chosen[rows], 2)
         values[rows, column] = np.where(side == 1, high[rows, column], low[rows, column])
         return dict(zip(self.names, values.T, strict=True))
 
-    def hull(self) -> Ranges:
+    def enclosing_ranges(self) -> Ranges:
         """Return the smallest ranges that contain those of all known rounds."""
         known = np.array([self.start, *self.rounds.values()])
         return tuple(zip(known[..., 0].min(axis=0).tolist(), known[..., 1].max(axis=0).tolist(), strict=True))
@@ -126,7 +126,7 @@ class AdaptiveDraw:
             "rounds": {str(number): [list(pair) for pair in ranges] for number, ranges in self.rounds.items()},
         }
 
-    def _ranges(self, episodes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _episode_ranges(self, episodes: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         rounds, place = np.unique(episodes // self.every, return_inverse=True)
         known = {0: self.start, **self.rounds}
         missing = [int(number) for number in rounds if int(number) not in known]
@@ -180,27 +180,29 @@ def run_rounds(draw: AdaptiveDraw, outcomes: Iterable[Counts]) -> tuple[list[Ada
     ranges, buffers, rounds = draw.start, [(0, 0)] * (2 * draw.size), []
     for number, counts in enumerate(outcomes):
         buffers = [(a + c, s + d) for (a, s), (c, d) in zip(buffers, counts, strict=True)]
-        moved, decisions = _move(draw, ranges, buffers)
+        moved, decisions = _move_boundaries(draw, ranges, buffers)
         rounds.append(AdaptiveRound(number=number, ranges=ranges, counts=tuple(buffers), decisions=decisions))
         ranges = moved
         buffers = [pair if what == "waiting" else (0, 0) for pair, what in zip(buffers, decisions, strict=True)]
     return rounds, ranges
 
 
-def _move(draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]) -> tuple[Ranges, tuple[str, ...]]:
+def _move_boundaries(
+    draw: AdaptiveDraw, ranges: Ranges, buffers: Sequence[tuple[int, int]]
+) -> tuple[Ranges, tuple[str, ...]]:
     """Move every boundary whose buffer is full by one step, or keep it; see the module."""
     result, decisions = [], []
     for i, (low, high) in enumerate(ranges):
-        down, up = (_decision(draw, *buffers[2 * i + side]) for side in (0, 1))
+        down, up = (_decide(draw, *buffers[2 * i + side]) for side in (0, 1))
         step, (lowest, highest), anchor = draw.step[i], draw.limits[i], draw.anchors[i]
         new_low = {"widen": max(low - step, lowest), "narrow": min(low + step, anchor)}.get(down, low)
         new_high = {"widen": min(high + step, highest), "narrow": max(high - step, anchor)}.get(up, high)
         result.append((new_low, new_high))
-        decisions += [_said(down, moved=new_low != low), _said(up, moved=new_high != high)]
+        decisions += [_format_decision(down, moved=new_low != low), _format_decision(up, moved=new_high != high)]
     return tuple(result), tuple(decisions)
 
 
-def _decision(draw: AdaptiveDraw, attempted: int, success: int) -> str:
+def _decide(draw: AdaptiveDraw, attempted: int, success: int) -> str:
     if attempted < draw.buffer:
         return "waiting"
     performance = success / attempted
@@ -209,5 +211,5 @@ def _decision(draw: AdaptiveDraw, attempted: int, success: int) -> str:
     return "narrow" if performance < draw.thresholds[0] else "keep"
 
 
-def _said(decision: str, *, moved: bool) -> str:
+def _format_decision(decision: str, *, moved: bool) -> str:
     return decision if moved or decision in ("waiting", "keep") else f"{decision}: at its limit"

@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError
 from twinloop.randomize.draws import Scope
 from twinloop.randomize.sequences import permute
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 Array = NDArray[np.float64]
 
@@ -56,7 +56,7 @@ class BoxesDraw:
         """
         for column, name in enumerate(self.names):
             ends = [row[column] for row in (*self.low, *self.high)]
-            twin.require(name).check(ends, where=self.source)
+            twin.find_param(name).check(ends, where=self.source)
 
     @property
     def size(self) -> int:
@@ -68,7 +68,7 @@ class BoxesDraw:
         """Names of the parameters that each uniform determines."""
         return [(name,) for name in self.names]
 
-    def box(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    def find_box(self, run_seed: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the index of each episode's box, ``(n,)``."""
         total = sum(self.shares)
         cycle, index = np.divmod(episodes, total)
@@ -77,7 +77,7 @@ class BoxesDraw:
 
     def values(self, u: Array, run_seed: int, episodes: NDArray[np.int64]) -> dict[str, Array]:
         """Return values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
-        which = self.box(run_seed, episodes)
+        which = self.find_box(run_seed, episodes)
         low, high = np.array(self.low)[which], np.array(self.high)[which]
         values = low + (high - low) * u
         return dict(zip(self.names, values.T, strict=True))
@@ -125,7 +125,7 @@ def parse_boxes(value: Any, twin: Twin, *, where: str) -> BoxesDraw:
             f"{place}: a list of boxes is expected; given {value!r:.60}. Write [{{episodes: 20, params: "
             "{object/cube/mass: [0.02, 0.04]}}]."
         )
-    boxes = [_box(item, f"{place}[{i}]") for i, item in enumerate(value)]
+    boxes = [_parse_box(item, f"{place}[{i}]") for i, item in enumerate(value)]
     names = tuple(boxes[0].params)
     for i, box in enumerate(boxes):
         if set(box.params) != set(names):
@@ -135,7 +135,7 @@ def parse_boxes(value: Any, twin: Twin, *, where: str) -> BoxesDraw:
                 "Give its whole range where it does not matter."
             )
         for name, (low, high) in box.params.items():
-            twin.require(name)
+            twin.find_param(name)
             if not low <= high:
                 raise InputError(f"{place}[{i}].params.{name}: [{low:g}, {high:g}] is empty. Write [low, high].")
     return BoxesDraw(
@@ -147,8 +147,8 @@ def parse_boxes(value: Any, twin: Twin, *, where: str) -> BoxesDraw:
     )
 
 
-def _box(item: Any, where: str) -> BoxOptions:
+def _parse_box(item: Any, where: str) -> BoxOptions:
     try:
         return BoxOptions.model_validate(item if isinstance(item, Mapping) else {"params": item})
     except ValidationError as error:
-        raise InputError(describe(error, where=where, model=BoxOptions)) from error
+        raise InputError(describe_errors(error, where=where, model=BoxOptions)) from error

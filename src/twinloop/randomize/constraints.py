@@ -97,14 +97,14 @@ class _ConstraintParser:
     def __init__(self, text: str, params: Iterable[str], where: str) -> None:
         self._text, self._where, self._known = text, where, tuple(params)
         self._places: dict[str, str] = {}
-        marked = self._mark(text)
+        marked = self._replace_paths(text)
         try:
             tree = ast.parse(marked.strip(), mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise self._wrong("cannot be read as arithmetic") from None
+            raise self._make_error("cannot be read as arithmetic") from None
         if not isinstance(tree, ast.Compare | ast.BoolOp) and not _is_not(tree):
-            raise self._wrong("compares nothing, so it cannot hold or fail")
-        term = self._boolean(tree)
+            raise self._make_error("compares nothing, so it cannot hold or fail")
+        term = self._parse_boolean(tree)
         self.names = tuple(self._places.values())
 
         def holds(table: ParamTable) -> NDArray[np.bool_]:
@@ -113,36 +113,36 @@ class _ConstraintParser:
 
         self.holds = holds
 
-    def _mark(self, text: str) -> str:
+    def _replace_paths(self, text: str) -> str:
         """Replace every parameter path in the text by an identifier."""
         longest_first = sorted(self._known, key=len, reverse=True)
         known = re.compile("|".join(rf"(?<![\w/]){re.escape(name)}(?![\w/])" for name in longest_first) or r"(?!)")
-        marked = known.sub(self._place, text)
+        marked = known.sub(self._replace_path, text)
         stranger = _PATH.search(marked)
         if stranger:
             raise UnknownNameError("parameter", stranger.group(), self._known, where=f"{self._where}: {text!r}")
         return marked
 
-    def _place(self, match: re.Match[str]) -> str:
+    def _replace_path(self, match: re.Match[str]) -> str:
         name = match.group()
         place = next((key for key, value in self._places.items() if value == name), f"_p{len(self._places)}")
         self._places[place] = name
         return f" {place} "
 
-    def _boolean(self, node: ast.expr) -> _Term:
+    def _parse_boolean(self, node: ast.expr) -> _Term:
         if isinstance(node, ast.BoolOp):
-            parts = [self._boolean(part) for part in node.values]
+            parts = [self._parse_boolean(part) for part in node.values]
             join = np.logical_and if isinstance(node.op, ast.And) else np.logical_or
             return lambda table: join.reduce([np.broadcast_to(part(table), (table.nworld,)) for part in parts])
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
-            inner = self._boolean(node.operand)
+            inner = self._parse_boolean(node.operand)
             return lambda table: np.logical_not(inner(table))
         if isinstance(node, ast.Compare) and all(type(op) in _COMPARE for op in node.ops):
-            return self._comparison(node)
-        raise self._wrong("joins something that is no comparison")
+            return self._parse_comparison(node)
+        raise self._make_error("joins something that is no comparison")
 
-    def _comparison(self, node: ast.Compare) -> _Term:
-        terms = [self._number(part) for part in (node.left, *node.comparators)]
+    def _parse_comparison(self, node: ast.Compare) -> _Term:
+        terms = [self._parse_number(part) for part in (node.left, *node.comparators)]
         tests = [_COMPARE[type(op)] for op in node.ops]
 
         def compare(table: ParamTable) -> Any:
@@ -158,23 +158,27 @@ class _ConstraintParser:
 
         return compare
 
-    def _number(self, node: ast.expr) -> _Term:
+    def _parse_number(self, node: ast.expr) -> _Term:
         if isinstance(node, ast.Constant) and isinstance(node.value, int | float) and not isinstance(node.value, bool):
             value = np.float64(node.value)
             return lambda _: value
         if isinstance(node, ast.Name):
-            return self._name(node.id)
+            return self._parse_name(node.id)
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
-            inner, sign = self._number(node.operand), -1.0 if isinstance(node.op, ast.USub) else 1.0
+            inner, sign = self._parse_number(node.operand), -1.0 if isinstance(node.op, ast.USub) else 1.0
             return lambda table: sign * inner(table)
         if isinstance(node, ast.BinOp) and type(node.op) in _BINARY:
-            left, right, operation = self._number(node.left), self._number(node.right), _BINARY[type(node.op)]
+            left, right, operation = (
+                self._parse_number(node.left),
+                self._parse_number(node.right),
+                _BINARY[type(node.op)],
+            )
             return lambda table: operation(left(table), right(table))
         if isinstance(node, ast.Call):
-            return self._call(node)
-        raise self._wrong(f"holds {type(node).__name__}, which is not arithmetic")
+            return self._parse_call(node)
+        raise self._make_error(f"holds {type(node).__name__}, which is not arithmetic")
 
-    def _name(self, name: str) -> _Term:
+    def _parse_name(self, name: str) -> _Term:
         if name in self._places:
             path = self._places[name]
             return lambda table: table[path]
@@ -182,17 +186,17 @@ class _ConstraintParser:
             return lambda _: _CONSTANTS[name]
         raise UnknownNameError("parameter", name, [*self._known, *_CONSTANTS], where=f"{self._where}: {self._text!r}")
 
-    def _call(self, node: ast.Call) -> _Term:
+    def _parse_call(self, node: ast.Call) -> _Term:
         name = node.func.id if isinstance(node.func, ast.Name) else ast.unparse(node.func)
         if name not in _FUNCTIONS:
             raise UnknownNameError("function", name, _FUNCTIONS, where=f"{self._where}: {self._text!r}")
         function, count = _FUNCTIONS[name]
         if len(node.args) != count or node.keywords:
-            raise self._wrong(f"gives {name} {len(node.args)} arguments; it takes {count}")
-        arguments = [self._number(part) for part in node.args]
+            raise self._make_error(f"gives {name} {len(node.args)} arguments; it takes {count}")
+        arguments = [self._parse_number(part) for part in node.args]
         return lambda table: function(*(argument(table) for argument in arguments))
 
-    def _wrong(self, what: str) -> InputError:
+    def _make_error(self, what: str) -> InputError:
         return InputError(
             f"{self._where}: the constraint {self._text!r:.120} {what}. Compare parameters with <, <=, > or >=, in SI "
             f"units, using + - * / ** and {', '.join(_FUNCTIONS)}; spaces around a division."
@@ -222,7 +226,7 @@ class RejectionLog:
         self._candidates = self._accepted = self._redraw = 0
         self._held = np.zeros(len(constraints), dtype=np.int64)
 
-    def refused(self, table: ParamTable, worlds: NDArray[np.intp]) -> NDArray[np.intp]:
+    def find_rejected(self, table: ParamTable, worlds: NDArray[np.intp]) -> NDArray[np.intp]:
         """Return those of ``worlds`` that violate a constraint; row i of ``table`` is the candidate of world i."""
         held = np.array([constraint.holds(table) for constraint in self._constraints])
         accepted = held.all(axis=0)
@@ -239,7 +243,7 @@ class RejectionLog:
             InputError: there were too many; the message names the constraint that rejects most, with its rate.
         """
         if self._redraw >= MOST_REDRAWS:
-            raise self._too_few()
+            raise self._make_rate_error()
         self._redraw += 1
         return self._redraw
 
@@ -250,9 +254,9 @@ class RejectionLog:
             InputError: names the constraint that rejects most, with its rate.
         """
         if self._accepted < LEAST_ACCEPTED * self._candidates:
-            raise self._too_few()
+            raise self._make_rate_error()
 
-    def _too_few(self) -> InputError:
+    def _make_rate_error(self) -> InputError:
         worst = int(np.argmin(self._held))
         together = f", all {len(self._held)} constraints together for {self._accepted}" if len(self._held) > 1 else ""
         return InputError(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.randomize.margins import MarginAxis
+from twinloop.randomize.axes import MarginAxis
 from twinloop.randomize.sequences import scrambled_sobol
 
 # With more axes every large ball extends beyond the cube, and distances are meaningless (Beyer et al., ICDT 1999).
@@ -34,12 +34,12 @@ def longest_gap(axis: MarginAxis, hit: NDArray[np.bool_], count: int) -> dict[st
     return {
         "width": length / len(hit),
         "expected": float((1.0 / spacings).sum() / (count + 1)),
-        "low": _si(axis, ends[0]),
-        "high": _si(axis, ends[1]),
+        "low": _to_si(axis, ends[0]),
+        "high": _to_si(axis, ends[1]),
     }
 
 
-def pair_hole(
+def largest_pair_hole(
     axes: Sequence[MarginAxis], pairs: Sequence[tuple[int, int]], hit: NDArray[np.bool_], count: int
 ) -> dict[str, Any] | None:
     """Return the largest empty box in any pair of continuous axes, from the hit cells ``(npair, m, m)``, or None.
@@ -65,8 +65,8 @@ def pair_hole(
     spans = zip([axes[i] for i in pairs[chosen[box[0]]]], (box[1:3], box[3:5]), strict=True)
     return {
         "probability": best / m**2,
-        "by_chance": len(chosen) * _boxes_of(best, m) * (1.0 - best / m**2) ** count,
-        **_described(list(spans), m),
+        "by_chance": len(chosen) * _count_boxes(best, m) * (1.0 - best / m**2) ** count,
+        **_describe_box(list(spans), m),
     }
 
 
@@ -97,7 +97,7 @@ class EmptyBall:
         best = int(np.argmax(self._nearest))
         return {
             "radius": float(np.sqrt(self._nearest[best])),
-            "centre": {axis.name: _si(axis, u) for axis, u in zip(axes, self._centres[best], strict=True)},
+            "centre": {axis.name: _to_si(axis, u) for axis, u in zip(axes, self._centres[best], strict=True)},
         }
 
 
@@ -110,7 +110,7 @@ def _longest_run(free: NDArray[np.bool_]) -> tuple[NDArray[np.intp], NDArray[np.
     return np.where(best > 0, end + 1 - best, 0), best
 
 
-def _boxes_of(cells: int, m: int) -> int:
+def _count_boxes(cells: int, m: int) -> int:
     """Return the number of boxes of ``cells`` cells in an ``m`` by ``m`` grid."""
     return sum(
         (m - height + 1) * (m - cells // height + 1)
@@ -119,16 +119,16 @@ def _boxes_of(cells: int, m: int) -> int:
     )
 
 
-def _described(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str, Any]:
+def _describe_box(spans: list[tuple[MarginAxis, list[int]]], m: int) -> dict[str, Any]:
     return {
         "names": [axis.name for axis, _ in spans],
-        "low": [_si(axis, start / m) for axis, (start, _) in spans],
-        "high": [_si(axis, end / m) for axis, (_, end) in spans],
-        "centre": [_si(axis, (start + end) / 2 / m) for axis, (start, end) in spans],
+        "low": [_to_si(axis, start / m) for axis, (start, _) in spans],
+        "high": [_to_si(axis, end / m) for axis, (_, end) in spans],
+        "centre": [_to_si(axis, (start + end) / 2 / m) for axis, (start, end) in spans],
     }
 
 
-def _si(axis: MarginAxis, u: float) -> float:
+def _to_si(axis: MarginAxis, u: float) -> float:
     """Return the SI value at a cumulative probability, limited to 1e-6 from 0 and 1, where a normal is infinite."""
     return float(axis.to_si(np.clip(np.array([u]), 1e-6, 1 - 1e-6))[0])
 
@@ -151,10 +151,10 @@ class CoverageCounter:
     def __init__(self, axes: Sequence[MarginAxis], *, strength: int = 2) -> None:
         self.axes, self.count = list(axes), 0
         d = len(self.axes)
-        self._pair_cells = np.array([axis.cells(PAIR_CELLS)[0] for axis in self.axes])
-        self._triple_cells = np.array([axis.cells(TRIPLE_CELLS)[0] for axis in self.axes])
+        self._pair_cells = np.array([axis.split_cells(PAIR_CELLS)[0] for axis in self.axes])
+        self._triple_cells = np.array([axis.split_cells(TRIPLE_CELLS)[0] for axis in self.axes])
         self._fine = np.zeros((d, _FINE), dtype=np.int64)
-        self._coarse = [np.zeros(axis.cells(MARGINAL_CELLS)[0], dtype=np.int64) for axis in self.axes]
+        self._coarse = [np.zeros(axis.split_cells(MARGINAL_CELLS)[0], dtype=np.int64) for axis in self.axes]
         self._pairs = np.zeros((d * PAIR_CELLS, d * PAIR_CELLS), dtype=np.int64)
         size = d * TRIPLE_CELLS
         self._triples = np.zeros((size, size, size), dtype=bool) if strength == 3 and d <= MOST_TRIPLE_AXES else None
@@ -185,9 +185,9 @@ class CoverageCounter:
         """Return the results as a JSON-compatible dictionary, with fractions and SI values of parameters."""
         figures: dict[str, Any] = {"episodes": self.count, "marginals": self._marginals()}
         if len(self.axes) > 1 and self.count:
-            figures["pairs"] = self._pair_figures()
+            figures["pairs"] = self._pair_metrics()
         if len(self.axes) > 2 and self.count and self._triples is not None:
-            figures["triples"] = self._triple_figures(self._triples)
+            figures["triples"] = self._triple_metrics(self._triples)
         if self._ball is not None and self.count:
             figures["ball"] = self._ball.result(self.axes)
         return figures
@@ -195,21 +195,21 @@ class CoverageCounter:
     def _marginals(self) -> list[dict[str, Any]]:
         rows = []
         for axis, counts, fine in zip(self.axes, self._coarse, self._fine, strict=True):
-            expected = expected_occupancy(axis.cells(MARGINAL_CELLS)[1], self.count)
+            expected = expected_occupancy(axis.split_cells(MARGINAL_CELLS)[1], self.count)
             row = {"counts": counts.tolist(), "occupied": float((counts > 0).mean()), "expected": expected}
             if not axis.weights:
                 row["gap"] = longest_gap(axis, fine > 0, self.count)
             rows.append(row)
         return rows
 
-    def _pair_figures(self) -> dict[str, Any]:
+    def _pair_metrics(self) -> dict[str, Any]:
         d = len(self.axes)
         table = self._pairs.reshape(d, PAIR_CELLS, d, PAIR_CELLS).transpose(0, 2, 1, 3)
         pairs = [(i, j) for i in range(d) for j in range(i + 1, d)]
         first, second = np.array(pairs).T
         hit = table[first, second] > 0
         occupied = hit.sum(axis=(1, 2)) / (self._pair_cells[first] * self._pair_cells[second])
-        chances = [axis.cells(PAIR_CELLS)[1] for axis in self.axes]
+        chances = [axis.split_cells(PAIR_CELLS)[1] for axis in self.axes]
         expected = np.array([expected_occupancy(np.outer(chances[i], chances[j]), self.count) for i, j in pairs])
         order = np.argsort(occupied - expected, kind="stable")[:_WORST]
         return {
@@ -225,14 +225,14 @@ class CoverageCounter:
             ],
             "fractions": [np.round(occupied[first == i], 4).tolist() for i in range(d - 1)],
             "expected_fractions": [np.round(expected[first == i], 4).tolist() for i in range(d - 1)],
-            "hole": pair_hole(self.axes, pairs, hit, self.count),
+            "hole": largest_pair_hole(self.axes, pairs, hit, self.count),
         }
 
-    def _triple_figures(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
+    def _triple_metrics(self, triples: NDArray[np.bool_]) -> dict[str, Any]:
         """Return metrics of triples, summed per axis, because a list of all triples would be long."""
         d, rows = len(self.axes), []
         table = triples.reshape((d, TRIPLE_CELLS) * 3)
-        chances = [axis.cells(TRIPLE_CELLS)[1] for axis in self.axes]
+        chances = [axis.split_cells(TRIPLE_CELLS)[1] for axis in self.axes]
         for i in range(d):
             hit = table[i].sum(axis=(0, 2, 4))
             for j in range(i + 1, d):

@@ -80,12 +80,12 @@ class Sobol:
 
     def check(self, axes: Axes) -> None:
         """Raise an error for names that are not drawn, and for more axes than direction numbers."""
-        if len(_chosen(axes, self.names or ("*",))) > MOST_AXES:
+        if len(_select_axes(axes, self.names or ("*",))) > MOST_AXES:
             raise InputError(f"A Sobol' design has at most {MOST_AXES} axes; {len(axes)} are drawn. Draw fewer.")
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
         """Return ``u`` with the selected axes replaced by the sequence's points."""
-        chosen = _chosen(axes, self.names or ("*",))
+        chosen = _select_axes(axes, self.names or ("*",))
         placed = u.copy()
         placed[:, chosen] = scrambled_sobol(episodes, len(chosen), run_seed=run_seed)
         return placed
@@ -104,24 +104,28 @@ class Stratified:
     names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        _whole("strata", self.strata)
+        _require_positive_integer("strata", self.strata)
 
     def check(self, axes: Axes) -> None:
         """Raise an error for names that are not drawn, and for more than 2^31 cells."""
         if self.names:
-            _cells([self.strata] * len(_chosen(axes, self.names)), self.kind)
+            _check_cell_count([self.strata] * len(_select_axes(axes, self.names)), self.kind)
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
         """Return ``u``, each number moved into its stratum."""
-        return self._crossed(u, axes, run_seed, episodes) if self.names else self._each(u, axes, run_seed, episodes)
+        return (
+            self._place_crossed(u, axes, run_seed, episodes)
+            if self.names
+            else self._place_separately(u, axes, run_seed, episodes)
+        )
 
-    def _each(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
+    def _place_separately(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
         cycle, index = np.divmod(episodes, self.strata)
         labels = ["+".join(axis) for axis in axes]
         return (permute(index, self.strata, run_seed=run_seed, labels=labels, cycle=cycle) + u) / self.strata
 
-    def _crossed(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
-        chosen = _chosen(axes, self.names)
+    def _place_crossed(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
+        chosen = _select_axes(axes, self.names)
         levels = [self.strata] * len(chosen)
         cycle, index = np.divmod(episodes, math.prod(levels))
         labels = ["+".join(self.names)]
@@ -154,7 +158,7 @@ class Grid:
 
     def __post_init__(self) -> None:
         for value in self.levels.values() if isinstance(self.levels, Mapping) else [self.levels]:
-            _whole("levels", value)
+            _require_positive_integer("levels", value)
         if isinstance(self.levels, Mapping) and set(self.levels) != set(self.names):
             raise InputError("A grid's levels are one number, or one for each of its names.")
         if not self.names:
@@ -162,21 +166,23 @@ class Grid:
 
     def check(self, axes: Axes) -> None:
         """Raise an error for names that are not drawn, and for more than 2^31 cells."""
-        _cells(self.counts(axes), self.kind)
+        _check_cell_count(self.level_counts(axes), self.kind)
 
-    def counts(self, axes: Axes) -> list[int]:
+    def level_counts(self, axes: Axes) -> list[int]:
         """Return the number of levels of each axis on the grid."""
         if not isinstance(self.levels, Mapping):
-            return [self.levels] * len(_chosen(axes, self.names))
-        found = {i: count for name, count in self.levels.items() for i in _chosen(axes, (name,))}
-        return [found[i] for i in _chosen(axes, self.names)]
+            return [self.levels] * len(_select_axes(axes, self.names))
+        found = {i: count for name, count in self.levels.items() for i in _select_axes(axes, (name,))}
+        return [found[i] for i in _select_axes(axes, self.names)]
 
     def place(self, u: Numbers, axes: Axes, run_seed: int, episodes: NDArray[np.int64]) -> Numbers:
         """Return ``u`` with the grid's axes at their levels."""
         del run_seed  # a grid is not random
-        levels = self.counts(axes)
+        levels = self.level_counts(axes)
         placed = u.copy()
-        placed[:, _chosen(axes, self.names)] = (_digits(episodes % math.prod(levels), levels) + 0.5) / np.array(levels)
+        placed[:, _select_axes(axes, self.names)] = (_digits(episodes % math.prod(levels), levels) + 0.5) / np.array(
+            levels
+        )
         return placed
 
 
@@ -198,7 +204,7 @@ def make_design(value: Any, *, episodes: int, where: str) -> Design:
     if kind not in _KINDS:
         raise UnknownNameError("design", kind, _KINDS, where=where)
     if "names" in options:
-        options["names"] = _patterns(options["names"], where)
+        options["names"] = _parse_patterns(options["names"], where)
     taken = {"sobol": ("names",), "independent": (), "latin_hypercube": ()}.get(kind, ("strata", "names", "levels"))
     wrong = [key for key in options if key not in taken or key not in _KINDS[kind].__dataclass_fields__]
     if wrong:
@@ -231,18 +237,18 @@ def _usage(kind: str) -> str:
     }.get(kind, f"Write design: {kind}.")
 
 
-def _patterns(value: Any, where: str) -> tuple[str, ...]:
+def _parse_patterns(value: Any, where: str) -> tuple[str, ...]:
     if not isinstance(value, list) or not value or not all(isinstance(name, str) for name in value):
         raise InputError(f"{where}: names is a list of parameter paths; given {value!r}.")
     return tuple(value)
 
 
-def _whole(name: str, value: Any) -> None:
+def _require_positive_integer(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{name} is a whole number from 1; given {value!r}.")
 
 
-def _chosen(axes: Axes, patterns: Sequence[str]) -> list[int]:
+def _select_axes(axes: Axes, patterns: Sequence[str]) -> list[int]:
     """Return the indices of the axes with a parameter that matches a pattern, in ascending order.
 
     Raises:
@@ -255,7 +261,7 @@ def _chosen(axes: Axes, patterns: Sequence[str]) -> list[int]:
     return [i for i, axis in enumerate(axes) if any(fnmatch.fnmatchcase(n, p) for n in axis for p in patterns)]
 
 
-def _cells(levels: Sequence[int], kind: str) -> None:
+def _check_cell_count(levels: Sequence[int], kind: str) -> None:
     if math.prod(levels) > _MOST_CELLS:
         shown = " × ".join(map(str, levels[:4])) + (f" × … ({len(levels)} parameters)" if len(levels) > 4 else "")
         raise InputError(

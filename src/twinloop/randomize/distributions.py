@@ -50,7 +50,7 @@ class Uniform:
     high: float
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        _check_order(self.low, self.high)
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values at cumulative probability ``u``."""
@@ -80,7 +80,7 @@ class LogUniform:
     high: float
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        _check_order(self.low, self.high)
         if self.low <= 0:
             raise InputError(f"A log-uniform distribution needs positive bounds, got [{self.low:g}, {self.high:g}].")
 
@@ -117,7 +117,7 @@ class TruncatedNormal:
     high: float = math.inf
 
     def __post_init__(self) -> None:
-        _ordered(self.low, self.high)
+        _check_order(self.low, self.high)
         if math.isnan(self.mean):
             raise InputError("A normal distribution needs a mean that is a number, got NaN.")
         if not self.std > 0:
@@ -163,22 +163,22 @@ class Choice:
 
     def ppf(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values at cumulative probability ``u``."""
-        edges = self._edges()
+        edges = self._step_edges()
         return np.asarray(self.values)[np.minimum(np.searchsorted(edges, u, side="right"), len(edges) - 1)]
 
     def cdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the middle of each value's step, with steps in the given order of the values."""
-        edges = self._edges()
+        edges = self._step_edges()
         middle = edges - 0.5 * np.diff(edges, prepend=0.0)
         return middle[np.argmin(np.abs(np.asarray(x)[..., None] - np.asarray(self.values)), axis=-1)]
 
     def logpdf(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the logarithm of the probability of each value."""
-        chances = np.diff(self._edges(), prepend=0.0)
+        chances = np.diff(self._step_edges(), prepend=0.0)
         total = ((np.asarray(x)[..., None] == np.asarray(self.values)) * chances).sum(axis=-1)
         return np.where(total > 0, np.log(np.where(total > 0, total, 1.0)), -np.inf)
 
-    def _edges(self) -> NDArray[np.float64]:
+    def _step_edges(self) -> NDArray[np.float64]:
         weights = np.asarray(self.weights or np.ones(len(self.values)), dtype=np.float64)
         return np.cumsum(weights) / weights.sum()
 
@@ -271,12 +271,12 @@ def make_distribution(kind: str, arguments: dict[str, Any], *, where: str) -> Di
         raise InputError(f"{where}: {error}") from error
 
 
-def describe(distribution: Distribution | MultivariateNormal) -> dict[str, Any]:
+def distribution_json(distribution: Distribution | MultivariateNormal) -> dict[str, Any]:
     """Return a JSON-compatible dictionary for files and hashes."""
     return {"kind": type(distribution).__name__, **asdict(distribution)}  # pyright: ignore[reportArgumentType]
 
 
-def _ordered(low: float, high: float) -> None:
+def _check_order(low: float, high: float) -> None:
     if math.isnan(low) or math.isnan(high):
         raise InputError(f"The range [{low:g}, {high:g}] holds NaN, which is no number. Write two numbers.")
     if not low <= high:

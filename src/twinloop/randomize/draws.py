@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import BoundsError, InputError
 from twinloop.core.seeds import uniforms
-from twinloop.randomize.distributions import Distribution, MultivariateNormal, WeightedDistribution, describe
+from twinloop.randomize.distributions import Distribution, MultivariateNormal, WeightedDistribution, distribution_json
 from twinloop.twin import Twin
 from twinloop.twin.quantities.kinds import Operation
 
@@ -43,7 +43,7 @@ class Draw:
             UnknownNameError, BoundsError, InputError: the message names the parameter.
         """
         for name in self.names:
-            param = twin.require(name)
+            param = twin.find_param(name)
             low, high = param.absolute((self.proposal or self.distribution).support(), self.op)
             if not (param.low <= low and high <= param.high):
                 unit, place = param.unit.removesuffix("1").rstrip(), f" ({self.source})" if self.source else ""
@@ -58,7 +58,7 @@ class Draw:
 
     def values(self, twin: Twin, u: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
         """Return absolute values ``(n,)`` in SI units by name, from uniforms ``(n, size)``."""
-        columns = self._raw(u)
+        columns = self._draw_raw(u)
         if self.tied:
             columns *= len(self.names)
         return {
@@ -69,8 +69,8 @@ class Draw:
         """Return log(density of ``distribution`` / density of ``proposal``) at the values of ``u``, ``(n,)``."""
         total = np.zeros(len(u))
         if self.proposal is not None:
-            target, proposal = _weighable(self.distribution), _weighable(self.proposal)
-            for column in self._raw(u):
+            target, proposal = _require_weights(self.distribution), _require_weights(self.proposal)
+            for column in self._draw_raw(u):
                 total += target.logpdf(column) - proposal.logpdf(column)
         return total
 
@@ -86,10 +86,10 @@ class Draw:
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary for files and hashes."""
-        proposal = {} if self.proposal is None else {"proposal": describe(self.proposal)}
+        proposal = {} if self.proposal is None else {"proposal": distribution_json(self.proposal)}
         return {
             "names": list(self.names),
-            "distribution": describe(self.distribution),
+            "distribution": distribution_json(self.distribution),
             "op": self.op,
             "scope": self.scope,
             "tied": self.tied,
@@ -98,7 +98,7 @@ class Draw:
             **proposal,
         }
 
-    def _raw(self, u: NDArray[np.float64]) -> list[NDArray[np.float64]]:
+    def _draw_raw(self, u: NDArray[np.float64]) -> list[NDArray[np.float64]]:
         drawn_from = self.proposal or self.distribution
         return [drawn_from.ppf(column) for column in u.T]
 
@@ -133,9 +133,9 @@ class JointDraw:
     def check(self, twin: Twin) -> None:
         """Raise an error for unknown names."""
         for name in self.names:
-            twin.require(name)
+            twin.find_param(name)
 
-    def absolute(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def to_si_values(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the SI values ``(n, k)`` of transformed values."""
         logs = np.array([kind == "log" for kind in self.transforms])
         return np.where(logs, np.exp(np.where(logs, values, 0.0)), values)
@@ -154,8 +154,8 @@ class JointDraw:
         values = np.empty((count, len(self.names)))
         waiting = np.arange(count)
         for trial in range(_MAX_REJECTIONS):
-            candidates = self.absolute(self.distribution.sample(u(trial, waiting)))
-            inside = self._inside(twin, candidates)
+            candidates = self.to_si_values(self.distribution.sample(u(trial, waiting)))
+            inside = self._is_within_bounds(twin, candidates)
             values[waiting[inside]] = candidates[inside]
             waiting = waiting[~inside]
             if not len(waiting):
@@ -165,12 +165,12 @@ class JointDraw:
             "bounds. Widen the bounds in the twin or look at the identified mean."
         )
 
-    def acceptance(self, twin: Twin) -> float:
+    def estimate_acceptance(self, twin: Twin) -> float:
         """Return the share of candidates within all physical bounds, from test draws that no episode uses."""
         u = uniforms(0, "acceptance/" + "+".join(self.names), np.arange(_PROBE), size=self.size)
-        return float(np.mean(self._inside(twin, self.absolute(self.distribution.sample(u)))))
+        return float(np.mean(self._is_within_bounds(twin, self.to_si_values(self.distribution.sample(u)))))
 
-    def _inside(self, twin: Twin, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _is_within_bounds(self, twin: Twin, values: NDArray[np.float64]) -> NDArray[np.bool_]:
         params = [twin.params[name] for name in self.names]
         low, high = np.array([p.low for p in params]), np.array([p.high for p in params])
         return np.all((values >= low) & (values <= high), axis=1)
@@ -189,7 +189,7 @@ class JointDraw:
         """Return a JSON-compatible dictionary for files and hashes."""
         return {
             "names": list(self.names),
-            "distribution": describe(self.distribution),
+            "distribution": distribution_json(self.distribution),
             "op": "joint",
             "scope": self.scope,
             "tied": False,
@@ -198,6 +198,6 @@ class JointDraw:
         }
 
 
-def _weighable(distribution: Distribution) -> WeightedDistribution:
+def _require_weights(distribution: Distribution) -> WeightedDistribution:
     assert isinstance(distribution, WeightedDistribution)  # noqa: S101 - checked when the plan was made
     return distribution

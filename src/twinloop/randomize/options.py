@@ -25,7 +25,7 @@ from twinloop.randomize.adaptive import AdaptiveDraw
 from twinloop.randomize.constraints import Constraint, parse_constraint
 from twinloop.twin import Twin
 from twinloop.twin.params import Param
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 OPTIONS = ("default", "identified", "kappa", "design", "constraints", "adaptive", "boxes")
 
@@ -60,7 +60,7 @@ def adaptive_options(value: Any, *, where: str) -> AdaptiveOptions:
     try:
         options = AdaptiveOptions.model_validate(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=place, model=AdaptiveOptions)) from error
+        raise InputError(describe_errors(error, where=place, model=AdaptiveOptions)) from error
     low, high = options.thresholds
     if not 0 <= low <= high <= 1:
         raise InputError(
@@ -79,7 +79,7 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
         BoundsError: a limit or an initial range is beyond physical bounds.
     """
     options, place = adaptive_options(value, where=where), f"{where}: randomization.adaptive"
-    params = _params(twin, options.names, place)
+    params = _find_params(twin, options.names, place)
     names = [param.name for param in params]
     for key in ("step", "start", "limits"):
         given = getattr(options, key)
@@ -89,8 +89,8 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
     chosen = [param.name for param in params if param.quantity.choice]
     if chosen:
         raise InputError(f"{place}.names: {chosen[0]} is chosen from a list, so it has no boundary to move. Remove it.")
-    limits = [_pair(options.limits, param, (param.low, param.high), f"{place}.limits") for param in params]
-    start = [_start(options, param, place) for param in params]
+    limits = [_find_pair(options.limits, param, (param.low, param.high), f"{place}.limits") for param in params]
+    start = [_initial_range(options, param, place) for param in params]
     for param, (low, high), (first, last) in zip(params, limits, start, strict=True):
         for key, (lower, upper) in (("limits", (low, high)), ("start", (first, last))):
             if lower > upper or (key == "limits" and lower == upper):
@@ -108,7 +108,7 @@ def parse_adaptive(value: Any, twin: Twin, *, where: str) -> AdaptiveDraw:
         start=tuple(start),
         limits=tuple(limits),
         anchors=tuple(min(max(param.nominal, low), high) for param, (low, high) in zip(params, start, strict=True)),
-        step=tuple(_step(options, param, pair, place) for param, pair in zip(params, limits, strict=True)),
+        step=tuple(_step_size(options, param, pair, place) for param, pair in zip(params, limits, strict=True)),
         every=options.every,
         boundary_probability=options.boundary_probability,
         buffer=options.buffer,
@@ -129,19 +129,19 @@ def parse_constraints(value: Any, twin: Twin, *, named: Mapping[str, Constraint]
     )
 
 
-def _params(twin: Twin, patterns: list[str], place: str) -> list[Param]:
+def _find_params(twin: Twin, patterns: list[str], place: str) -> list[Param]:
     for pattern in patterns:
         if not fnmatch.filter(twin.params, pattern):
             raise UnknownNameError("parameter", pattern, twin.params, where=f"{place}.names")
     return [p for p in twin.params.values() if any(fnmatch.fnmatchcase(p.name, pattern) for pattern in patterns)]
 
 
-def _start(options: AdaptiveOptions, param: Param, place: str) -> tuple[float, float]:
+def _initial_range(options: AdaptiveOptions, param: Param, place: str) -> tuple[float, float]:
     if options.start == "nominal":
         return param.nominal, param.nominal
     if options.start == "default":
         return _default_range(param) or (param.nominal, param.nominal)
-    return _pair(options.start, param, (param.nominal, param.nominal), f"{place}.start")
+    return _find_pair(options.start, param, (param.nominal, param.nominal), f"{place}.start")
 
 
 def _default_range(param: Param) -> tuple[float, float] | None:
@@ -151,7 +151,7 @@ def _default_range(param: Param) -> tuple[float, float] | None:
     return float(low), float(high)
 
 
-def _pair(
+def _find_pair(
     given: Mapping[str, tuple[float, float]], param: Param, otherwise: tuple[float, float], place: str
 ) -> tuple[float, float]:
     pair = next((given[pattern] for pattern in given if fnmatch.fnmatchcase(param.name, pattern)), otherwise)
@@ -159,7 +159,7 @@ def _pair(
     return pair
 
 
-def _step(options: AdaptiveOptions, param: Param, limits: tuple[float, float], place: str) -> float:
+def _step_size(options: AdaptiveOptions, param: Param, limits: tuple[float, float], place: str) -> float:
     """Return a boundary's step in SI units: given, or a fraction of the twin's range, or else of the limits."""
     if isinstance(options.step, dict):
         step = next((value for key, value in options.step.items() if fnmatch.fnmatchcase(param.name, key)), 0.0)

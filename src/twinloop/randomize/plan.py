@@ -27,7 +27,7 @@ __all__ = ["AnyDraw", "Draw", "DrawnWorlds", "JointDraw", "Operation", "Plan", "
 AnyDraw: TypeAlias = Draw | JointDraw | AdaptiveDraw | BoxesDraw
 
 
-def check_single(draws: Sequence[AnyDraw]) -> None:
+def check_no_duplicates(draws: Sequence[AnyDraw]) -> None:
     """Raise an error for a parameter in two draws.
 
     Raises:
@@ -143,7 +143,7 @@ class Plan:
     def __post_init__(self) -> None:
         for draw in self.draws:
             draw.check(self.twin)
-        check_single(self.draws)
+        check_no_duplicates(self.draws)
         check_design(self.design, self.draws)
         check_constraints(self.constraints, self.draws, self.design)
         self._check_acceptance()
@@ -159,13 +159,13 @@ class Plan:
         return next((draw for draw in self.draws if isinstance(draw, AdaptiveDraw)), None)
 
     @property
-    def weighted(self) -> bool:
+    def has_weights(self) -> bool:
         """Whether some values are drawn from a proposal, so that episodes have importance weights."""
         return any(isinstance(draw, Draw) and draw.proposal is not None for draw in self.draws)
 
-    def knowing(self, rounds: Mapping[int, Ranges]) -> Plan:
+    def with_rounds(self, rounds: Mapping[int, Ranges]) -> Plan:
         """Return the plan with the adaptive ranges of these rounds."""
-        draws = tuple(draw.knowing(rounds) if isinstance(draw, AdaptiveDraw) else draw for draw in self.draws)
+        draws = tuple(draw.with_rounds(rounds) if isinstance(draw, AdaptiveDraw) else draw for draw in self.draws)
         return replace(self, draws=draws)
 
     def to_json(self) -> dict[str, Any]:
@@ -192,23 +192,23 @@ class Plan:
         Raises:
             InputError: a constraint rejects almost all candidates, or an adaptive round is not known.
         """
-        return self.worlds(episodes, attempt=attempt, nstep=nstep).table
+        return self.draw_worlds(episodes, attempt=attempt, nstep=nstep).table
 
-    def worlds(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> DrawnWorlds:
+    def draw_worlds(self, episodes: Sequence[int], *, attempt: ArrayLike = 0, nstep: int = 0) -> DrawnWorlds:
         """Draw as `draw`, and return importance weights, rejected candidates and adaptive boundaries too."""
         numbers = np.asarray(episodes, dtype=np.int64)
         attempts = np.broadcast_to(np.asarray(attempt, dtype=np.int64), numbers.shape)
         once = [draw for draw in self.draws if draw.scope != "step"]
-        values, weights = self._candidates(once, numbers, attempts, 0)
-        redraws = self._until_accepted(values, weights, numbers, attempts)
+        values, weights = self._draw_candidates(once, numbers, attempts, 0)
+        redraws = self._redraw_rejected(values, weights, numbers, attempts)
         steps: _Values = {}
         for draw in self.draws:
             if isinstance(draw, Draw) and draw.scope == "step":
-                steps |= self._per_step(draw, numbers, attempts, nstep)
+                steps |= self._draw_steps(draw, numbers, attempts, nstep)
         table = self.twin.table(len(numbers), values).with_steps(steps)
         boundary = np.full(len(numbers), -1)
         if self.adaptive is not None:
-            boundary = self.adaptive.boundary(self.run_seed, numbers)
+            boundary = self.adaptive.find_boundary(self.run_seed, numbers)
         return DrawnWorlds(
             table=table.with_seeds(SeedPath.of(self.run_seed, numbers, attempts)),
             weight=np.exp(sum(weights.values(), np.zeros(len(numbers)))),
@@ -216,13 +216,13 @@ class Plan:
             boundary=boundary,
         )
 
-    def notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
+    def world_notes(self, drawn: DrawnWorlds) -> list[dict[str, Any]]:
         """Return the additional provenance of each world; an empty list if there is none."""
-        if not (self.weighted or self.constraints or self.adaptive):
+        if not (self.has_weights or self.constraints or self.adaptive):
             return []
         notes: list[dict[str, Any]] = [{} for _ in range(drawn.table.nworld)]
         for world, note in enumerate(notes):
-            if self.weighted:
+            if self.has_weights:
                 note[IMPORTANCE_WEIGHT] = float(drawn.weight[world])
             if self.constraints:
                 note[CONSTRAINT_REDRAWS] = int(drawn.redraws[world])
@@ -236,28 +236,28 @@ class Plan:
             return
         numbers = np.arange(PROBE)
         fixed = [draw for draw in self.draws if draw.scope != "step" and not isinstance(draw, AdaptiveDraw)]
-        values, _ = self._candidates(fixed, numbers, np.zeros_like(numbers), _PROBED)
+        values, _ = self._draw_candidates(fixed, numbers, np.zeros_like(numbers), _PROBED)
         rejection = RejectionLog(self.constraints, PROBE)
-        rejection.refused(self.twin.table(PROBE, values), numbers)
+        rejection.find_rejected(self.twin.table(PROBE, values), numbers)
         rejection.check_rate()
 
     @cached_property
-    def _placeable(self) -> list[AnyDraw]:
+    def _episode_draws(self) -> list[AnyDraw]:
         return [draw for draw in self.draws if draw.scope == "episode"]
 
-    def _candidates(
+    def _draw_candidates(
         self, draws: Sequence[AnyDraw], numbers: NDArray[np.int64], attempts: NDArray[np.int64], redraw: int
     ) -> tuple[_Values, _Values]:
         """Return values by parameter, and logarithms of weights by the first name of each weighted draw."""
-        placed = {} if redraw else self._placed(numbers, attempts)
+        placed = {} if redraw else self._place_first_attempts(numbers, attempts)
         values: _Values = {}
         weights: _Values = {}
         for draw in draws:
             u = placed.get(draw.names)
             if u is None:
-                u = self._uniforms(draw, numbers, attempts, redraw=redraw)
+                u = self._draw_uniforms(draw, numbers, attempts, redraw=redraw)
             if isinstance(draw, JointDraw):
-                values |= self._joint(draw, u, numbers, attempts, redraw)
+                values |= self._draw_joint(draw, u, numbers, attempts, redraw)
             elif isinstance(draw, AdaptiveDraw | BoxesDraw):
                 values |= draw.values(u, self.run_seed, numbers)
             else:
@@ -266,41 +266,41 @@ class Plan:
                     weights[draw.names[0]] = draw.log_weight(u)
         return values, weights
 
-    def _placed(
+    def _place_first_attempts(
         self, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> dict[tuple[str, ...], NDArray[np.float64]]:
         """Return the uniforms that the design gives first attempts, by the names of each draw."""
         if isinstance(self.design, Independent):
             return {}
-        free = [self._uniforms(draw, numbers, attempts) for draw in self._placeable]
-        axes = [axis for draw in self._placeable for axis in draw.axes]
+        free = [self._draw_uniforms(draw, numbers, attempts) for draw in self._episode_draws]
+        axes = [axis for draw in self._episode_draws for axis in draw.axes]
         u = np.hstack(free)
         first = attempts == 0
         u[first] = self.design.place(u[first], axes, self.run_seed, numbers[first])
-        ends = np.cumsum([draw.size for draw in self._placeable])
-        return {draw.names: u[:, end - draw.size : end] for draw, end in zip(self._placeable, ends, strict=True)}
+        ends = np.cumsum([draw.size for draw in self._episode_draws])
+        return {draw.names: u[:, end - draw.size : end] for draw, end in zip(self._episode_draws, ends, strict=True)}
 
-    def _until_accepted(
+    def _redraw_rejected(
         self, values: _Values, weights: _Values, numbers: NDArray[np.int64], attempts: NDArray[np.int64]
     ) -> NDArray[np.int64]:
         """Redraw constrained values in place in the worlds that violate a constraint; return redraws per world."""
         rejection = RejectionLog(self.constraints, len(numbers))
         if not self.constraints:
             return rejection.redraws
-        touched = [draw for draw in self._placeable if set(draw.names) & rejection.names]
-        waiting = rejection.refused(self.twin.table(len(numbers), values), np.arange(len(numbers)))
+        touched = [draw for draw in self._episode_draws if set(draw.names) & rejection.names]
+        waiting = rejection.find_rejected(self.twin.table(len(numbers), values), np.arange(len(numbers)))
         while len(waiting):
             redraw = rejection.next_redraw()
-            again, lighter = self._candidates(touched, numbers[waiting], attempts[waiting], redraw)
+            again, lighter = self._draw_candidates(touched, numbers[waiting], attempts[waiting], redraw)
             for name, column in again.items():
                 values[name][waiting] = column
             for name, column in lighter.items():
                 weights[name][waiting] = column
             table = self.twin.table(len(waiting), {name: column[waiting] for name, column in values.items()})
-            waiting = rejection.refused(table, waiting)
+            waiting = rejection.find_rejected(table, waiting)
         return rejection.redraws
 
-    def _uniforms(
+    def _draw_uniforms(
         self,
         draw: AnyDraw,
         numbers: NDArray[np.int64],
@@ -314,15 +314,15 @@ class Plan:
         stream = (f"redraw/{redraw}/" if redraw else "") + "draw/" + "+".join(draw.names)
         return uniforms(self.run_seed, stream, numbers, size=draw.size, attempt=attempt, step=step)
 
-    def _per_step(
+    def _draw_steps(
         self, draw: Draw, numbers: NDArray[np.int64], attempts: NDArray[np.int64], nstep: int
     ) -> dict[str, NDArray[np.float64]]:
         rows = np.repeat(numbers, nstep)
         step = np.tile(np.arange(1, nstep + 1), len(numbers))
-        flat = draw.values(self.twin, self._uniforms(draw, rows, np.repeat(attempts, nstep), step=step))
+        flat = draw.values(self.twin, self._draw_uniforms(draw, rows, np.repeat(attempts, nstep), step=step))
         return {name: column.reshape(len(numbers), nstep) for name, column in flat.items()}
 
-    def _joint(
+    def _draw_joint(
         self,
         draw: JointDraw,
         first: NDArray[np.float64],
@@ -333,6 +333,6 @@ class Plan:
         def u(trial: int, rows: NDArray[np.intp]) -> NDArray[np.float64]:
             if trial == 0:
                 return first[rows]
-            return self._uniforms(draw, numbers[rows], attempts[rows], step=trial, redraw=redraw)
+            return self._draw_uniforms(draw, numbers[rows], attempts[rows], step=trial, redraw=redraw)
 
         return draw.values(self.twin, len(numbers), u)

@@ -64,40 +64,40 @@ def parse_randomization(
     for name, entries in section.items():
         if name not in SECTIONS:
             raise UnknownNameError("section", name, (*SECTIONS, *OPTIONS), where=f"{where}: randomization")
-        for key, value in _entries(entries, f"{where}: randomization.{name}").items():
+        for key, value in _parse_entries(entries, f"{where}: randomization.{name}").items():
             place = f"{where}: randomization.{name}.{key}"
             if key == "texture_pool":
-                pool = _pool_size(value, place)
-                draws.append(_textures(twin, pool, place))
+                pool = _parse_pool_size(value, place)
+                draws.append(_texture_draw(twin, pool, place))
             elif "/" in key:
                 draws.append(_path_draw(twin, key, value, place))
             else:
-                draws.append(_word_draw(twin, key, value, place, skip))
+                draws.append(_alias_draw(twin, key, value, place, skip))
     return draws, pool
 
 
-def _entries(value: Any, where: str) -> dict[str, Any]:
+def _parse_entries(value: Any, where: str) -> dict[str, Any]:
     if value is not None and not isinstance(value, Mapping):
         raise InputError(f"{where}: lines of `name: [low, high]` are expected; given {value!r:.60}.")
     return {str(key): entry for key, entry in (value or {}).items()}
 
 
-def _pool_size(value: Any, where: str) -> int:
+def _parse_pool_size(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InputError(f"{where}: a texture pool is a whole number of textures, at least 1; given {value!r}.")
     return value
 
 
-def _textures(twin: Twin, pool: int, where: str) -> Draw:
-    names = _matching(twin, ("texture/*",), where)
+def _texture_draw(twin: Twin, pool: int, where: str) -> Draw:
+    names = _match_names(twin, ("texture/*",), where)
     return Draw(names=names, distribution=Choice(values=tuple(float(i) for i in range(1, pool + 1))), source=where)
 
 
 def _path_draw(twin: Twin, key: str, value: Any, where: str) -> Draw:
-    return _draw(_matching(twin, (key,), where), value, 1.0, Alias(name=key), where)
+    return _make_draw(_match_names(twin, (key,), where), value, 1.0, Alias(name=key), where)
 
 
-def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str]) -> Draw:
+def _alias_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str]) -> Draw:
     stem, unit, factor = split_unit(key)
     words = _aliases()
     if stem not in words:
@@ -105,7 +105,7 @@ def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str
     if stem not in words:
         raise UnknownNameError("parameter", key, [*words, *twin.params], where=where)
     word = words[stem][0][1]
-    matching = _matching(twin, tuple(kind.path(alias.target) for kind, alias in words[stem]), where)
+    matching = _match_names(twin, tuple(kind.path(alias.target) for kind, alias in words[stem]), where)
     names = tuple(name for name in matching if twin.params[name].target not in skip)
     if not names:
         raise UnknownNameError("parameter", key, twin.params, where=where)
@@ -116,32 +116,32 @@ def _word_draw(twin: Twin, key: str, value: Any, where: str, skip: frozenset[str
         raise UnitsError(
             f"{where}: {key} {given}, but {names[0]} is in {wanted}. Which unit is meant? Write {fitting}."
         )
-    return _draw(names, value, factor, word, where)
+    return _make_draw(names, value, factor, word, where)
 
 
-def _matching(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, ...]:
+def _match_names(twin: Twin, patterns: tuple[str, ...], where: str) -> tuple[str, ...]:
     names = tuple(name for name in twin.params if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns))
     if not names:
         raise UnknownNameError("parameter", patterns[0], twin.params, where=where)
     return names
 
 
-def _draw(names: tuple[str, ...], value: Any, factor: float, word: Alias, where: str) -> Draw:
+def _make_draw(names: tuple[str, ...], value: Any, factor: float, word: Alias, where: str) -> Draw:
     op, tied, scope, proposal = word.op, word.tied, "episode", None
     if isinstance(value, Mapping):
         options = dict(value)
         proposal = options.pop("proposal", None)
-        tied, scope = _tied(options.pop("tied", tied), where), str(options.pop("scope", scope))
+        tied, scope = _parse_tied(options.pop("tied", tied), where), str(options.pop("scope", scope))
         op = cast("Operation", options.pop("op", op))
         relative = [name for name in ("scale", "add") if name in options]
         if relative:
-            _alone(value, relative, where)
+            _check_single_form(value, relative, where)
             op = cast("Operation", relative[0])
             factor = 1.0 if op == "scale" else factor
-            options["low"], options["high"] = _pair(options.pop(op), where)
-        distribution = _distribution(options, factor, where)
+            options["low"], options["high"] = _parse_pair(options.pop(op), where)
+        distribution = _parse_distribution(options, factor, where)
     else:
-        low, high = _pair(value, where)
+        low, high = _parse_pair(value, where)
         distribution = make_distribution("uniform", {"low": low * factor, "high": high * factor}, where=where)
     if scope not in ("run", "episode", "step"):
         raise UnknownNameError("scope", scope, ("run", "episode", "step"), where=where)
@@ -154,46 +154,47 @@ def _draw(names: tuple[str, ...], value: Any, factor: float, word: Alias, where:
         tied=tied,
         scope=cast("Scope", scope),
         source=where,
-        proposal=None if proposal is None else _proposal(proposal, factor, where),
+        proposal=None if proposal is None else _parse_proposal(proposal, factor, where),
     )
 
 
-def _tied(value: Any, where: str) -> bool:
+def _parse_tied(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{where}.tied: true or false is expected; given {value!r}.")
     return value
 
 
-def _alone(value: Mapping[str, Any], relative: list[str], where: str) -> None:
+def _check_single_form(value: Mapping[str, Any], relative: list[str], where: str) -> None:
     """Raise an error for a second form of the range together with ``scale:`` or ``add:``."""
     also = [key for key in value if key in (*relative[1:], "op", "distribution", *_VALUE_KEYS)]
     if also:
         raise InputError(f"{where}: {relative[0]} is the whole range; remove {', '.join(also)}.")
 
 
-def _proposal(value: Any, factor: float, where: str) -> Distribution:
+def _parse_proposal(value: Any, factor: float, where: str) -> Distribution:
     if not isinstance(value, Mapping):
-        low, high = _pair(value, f"{where}.proposal")
+        low, high = _parse_pair(value, f"{where}.proposal")
         value = {"low": low, "high": high}
-    return _distribution(dict(value), factor, f"{where}.proposal")
+    return _parse_distribution(dict(value), factor, f"{where}.proposal")
 
 
-def _distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:
+def _parse_distribution(options: dict[str, Any], factor: float, where: str) -> Distribution:
     kind = str(options.pop("distribution", "uniform"))
     arguments = {
-        key: _scaled(item, factor, f"{where}.{key}") if key in _VALUE_KEYS else item for key, item in options.items()
+        key: _scale_value(item, factor, f"{where}.{key}") if key in _VALUE_KEYS else item
+        for key, item in options.items()
     }
     return make_distribution(kind, arguments, where=where)
 
 
-def _scaled(value: Any, factor: float, where: str) -> Any:
+def _scale_value(value: Any, factor: float, where: str) -> Any:
     try:
         return [float(item) * factor for item in value] if isinstance(value, list) else float(value) * factor
     except (TypeError, ValueError):
         raise InputError(f"{where}: a number is expected, given {value!r}.") from None
 
 
-def _pair(value: Any, where: str) -> tuple[float, float]:
+def _parse_pair(value: Any, where: str) -> tuple[float, float]:
     pair = value if isinstance(value, list) and len(value) == 2 else [None]
     if not all(isinstance(number, int | float) and not isinstance(number, bool) for number in pair):
         raise InputError(f"{where}: a range is written [low, high] with two numbers; given {value!r}.")
@@ -236,13 +237,13 @@ def section_plan(
     draws: list[AnyDraw] = list(parsed)
     if "boxes" in options:
         boxes = parse_boxes(options["boxes"], twin, where=where)
-        draws = [boxes, *_without(parsed, boxes.names)]
+        draws = [boxes, *_remove_boxed(parsed, boxes.names)]
     if "adaptive" in options:
         draws.append(parse_adaptive(options["adaptive"], twin, where=where))
     taken = [name for draw in draws for name in draw.names]
     if identified is not None:
         draws += identified_draws(twin, identified, kappa=kappa, skip=taken)
-    elif _asked(options.get("default", False), where):
+    elif _parse_flag(options.get("default", False), where):
         draws += default_draws(twin, skip=taken)
     place = f"{where}: randomization.design"
     design = make_design(options["design"], episodes=episodes, where=place) if "design" in options else INDEPENDENT
@@ -259,7 +260,7 @@ def section_plan(
     )
 
 
-def _without(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
+def _remove_boxed(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
     """Return the draws without the parameters that boxes draw.
 
     Raises:
@@ -278,7 +279,7 @@ def _without(draws: Sequence[Draw], names: Sequence[str]) -> list[Draw]:
     return kept
 
 
-def _asked(value: Any, where: str) -> bool:
+def _parse_flag(value: Any, where: str) -> bool:
     if not isinstance(value, bool):
         raise InputError(f"{where}: randomization.default is true or false; given {value!r}.")
     return value

@@ -31,16 +31,16 @@ def permute(
     """
     if size <= _SORTED:
         cycles, turn = np.unique(cycle, return_inverse=True)
-        return np.stack([_sorted(label, size, run_seed, cycles)[turn, index] for label in labels], axis=-1)
-    return _walked(index, size, run_seed, labels, cycle)
+        return np.stack([_permute_by_sorting(label, size, run_seed, cycles)[turn, index] for label in labels], axis=-1)
+    return _permute_by_cycle_walking(index, size, run_seed, labels, cycle)
 
 
-def _sorted(label: str, size: int, run_seed: int, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
+def _permute_by_sorting(label: str, size: int, run_seed: int, cycles: NDArray[np.int64]) -> NDArray[np.int64]:
     """Return whole permutations ``(len(cycles), size)``, by sorting uniform numbers."""
     return np.argsort(uniforms(run_seed, f"design/permutation/{label}", cycles, size=size), axis=1)
 
 
-def _walked(
+def _permute_by_cycle_walking(
     index: NDArray[np.int64], size: int, run_seed: int, labels: Sequence[str], cycle: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Permute indices with a Feistel network over the next power of two, applied until the result is within the domain.
@@ -55,12 +55,12 @@ def _walked(
     value = np.array(np.broadcast_to(index.astype(np.uint64)[:, None], shape))
     outside = np.ones(shape, dtype=bool)
     while outside.any():
-        value[outside] = _feistel(value[outside], key[outside], turn[outside], size, run_seed)
+        value[outside] = _apply_feistel(value[outside], key[outside], turn[outside], size, run_seed)
         outside = value >= size
     return value.astype(np.int64)
 
 
-def _feistel(
+def _apply_feistel(
     value: NDArray[np.uint64], key: NDArray[np.uint64], turn: NDArray[np.uint64], size: int, run_seed: int
 ) -> NDArray[np.uint64]:
     """Apply the network once: a bijection of the integers with as many bits as ``size - 1`` needs."""
@@ -97,7 +97,7 @@ def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> ND
     bits = max(1, int(index.max()).bit_length())
     if bits > _BITS:
         raise InputError(f"A Sobol' design has 2^{_BITS} episodes; number {index.max()} is beyond. Draw another seed.")
-    directions, shift = _scrambled(axes, bits, run_seed)
+    directions, shift = _scramble_directions(axes, bits, run_seed)
     point = np.tile(shift, (len(index), 1))
     for bit in range(bits):
         chosen = (index >> bit) & 1 == 1
@@ -106,20 +106,20 @@ def scrambled_sobol(index: NDArray[np.int64], axes: int, *, run_seed: int) -> ND
 
 
 @functools.lru_cache(maxsize=4)
-def _scrambled(axes: int, bits: int, run_seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _scramble_directions(axes: int, bits: int, run_seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return scrambled direction numbers ``(axes, bits)`` (times a lower triangular matrix) and shifts ``(axes,)``."""
     numbers = np.arange(axes)
     matrix = uniforms(run_seed, "design/sobol/matrix", numbers, size=_BITS**2).reshape(axes, _BITS, _BITS) < 0.5
     lower = np.tril(matrix, -1) | np.eye(_BITS, dtype=bool)
     places = np.arange(_BITS - 1, -1, -1)  # the first binary digit is the most significant bit
-    digits = (_directions(axes, bits)[:, None, :] >> places[:, None]) & 1
+    digits = (_sobol_directions(axes, bits)[:, None, :] >> places[:, None]) & 1
     mixed = np.einsum("aij,ajk->aik", lower.astype(np.int64), digits) & 1
     shift = uniforms(run_seed, "design/sobol/shift", numbers)[:, 0]
     return (mixed << places[:, None]).sum(axis=1), (shift * 2.0**_BITS).astype(np.int64)
 
 
 @functools.lru_cache(maxsize=4)
-def _directions(axes: int, bits: int) -> NDArray[np.int64]:
+def _sobol_directions(axes: int, bits: int) -> NDArray[np.int64]:
     """Return direction numbers ``(axes, bits)``, computed from SciPy's unscrambled sequence.
 
     SciPy orders points by Gray code, in which point 2^j is the sum (without carry) of directions j and j-1.

@@ -76,17 +76,19 @@ def identified_draws(
     factor = distribution.kappa if kappa is None else kappa
     if not any(distribution.determined):
         raise InputError("Identification determined no parameter, so there is nothing to draw from. See its report.")
-    joint = _joint(distribution, factor)
+    joint = _joint_draw(distribution, factor)
     left_out = {*joint.names, *skip}
-    priors = [_prior_draw(distribution, i) for i in _without_range(twin, distribution) if _has_prior(distribution, i)]
+    priors = [
+        _prior_draw(distribution, i) for i in _find_without_range(twin, distribution) if _has_prior(distribution, i)
+    ]
     return [
         joint,
         *(draw for draw in priors if draw.names[0] not in left_out),
-        *default_draws(twin, skip=left_out, undetermined=distribution.undetermined),
+        *default_draws(twin, skip=left_out, undetermined=distribution.unidentified_parameters),
     ]
 
 
-def _joint(distribution: ParamDistribution, kappa: float) -> JointDraw:
+def _joint_draw(distribution: ParamDistribution, kappa: float) -> JointDraw:
     """Return the joint draw of the determined parameters."""
     keep = np.flatnonzero(distribution.determined)
     covariance = kappa * distribution.covariance[np.ix_(keep, keep)]
@@ -97,7 +99,7 @@ def _joint(distribution: ParamDistribution, kappa: float) -> JointDraw:
         ),
         transforms=tuple(distribution.transforms[i] for i in keep),
         source=f"identified from {distribution.clusters} episodes, data {distribution.data_hash[:12]}, kappa {kappa:g}"
-        + _label(distribution, kappa),
+        + _calibration_label(distribution, kappa),
     )
 
 
@@ -109,15 +111,22 @@ def identified_notes(
         if name not in twin.params:
             raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")
     factor = distribution.kappa if kappa is None else kappa
-    calibrated = _label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
+    calibrated = (
+        _calibration_label(distribution, factor) or ", never calibrated: the ranges are the estimate's own uncertainty"
+    )
     first = (
         f"{sum(distribution.determined)} parameters are drawn together as identified from {distribution.clusters} "
-        f"episodes, kappa {factor:g}{calibrated}. {_joint(distribution, factor).acceptance(twin):.1%} of the draws are "
+        f"episodes, kappa {factor:g}{calibrated}. {_joint_draw(distribution, factor).estimate_acceptance(twin):.1%} "
+        "of the draws are "
         "within the physical bounds; the others are drawn again."
     )
     notes = [first]
-    bare = _without_range(twin, distribution)
-    rows = [i for i, name in enumerate(distribution.names) if name in distribution.undetermined and name not in skip]
+    bare = _find_without_range(twin, distribution)
+    rows = [
+        i
+        for i, name in enumerate(distribution.names)
+        if name in distribution.unidentified_parameters and name not in skip
+    ]
     declared = [distribution.names[i] for i in rows if i not in bare and distribution.names[i] in twin.params]
     ranged = [_range_text(twin, name) for name in declared]
     prior = [_prior_text(distribution, i) for i in bare if i in rows and _has_prior(distribution, i)]
@@ -134,13 +143,13 @@ def identified_notes(
     return notes
 
 
-def _label(distribution: ParamDistribution, kappa: float) -> str:
+def _calibration_label(distribution: ParamDistribution, kappa: float) -> str:
     if kappa != distribution.kappa:
         return ", as asked for"
     return f", {distribution.calibration.label}" if distribution.calibration is not None else ""
 
 
-def _without_range(twin: Twin, distribution: ParamDistribution) -> list[int]:
+def _find_without_range(twin: Twin, distribution: ParamDistribution) -> list[int]:
     """Return the indices of undetermined parameters without a default range in the twin."""
     return [
         i

@@ -67,25 +67,26 @@ class PolicyClient:
     """
 
     def __init__(self, address: str, *, token: str | None = None, timeout_s: float = TIMEOUT_S) -> None:
-        self._place = _parsed(address)
+        self._place = _parse_address(address)
         self._address, self._timeout = self._place.geturl(), timeout_s
-        self._headers = _authorization(token or os.environ.get(TOKEN))
+        self._headers = _make_authorization(token or os.environ.get(TOKEN))
         self._line: _ServerSession | None = None
         self._sent: Array | None = None
         with _HttpTransport(self._place, self._headers, timeout_s) as asked:
-            facts = asked.ask("GET", "/v1/policy")
+            facts = asked.request_json("GET", "/v1/policy")
         try:
             if facts["protocol"] != PROTOCOL:
                 raise PolicyServerError(
-                    f"{self._address} uses protocol {_plain(facts['protocol'])}, but this client uses {PROTOCOL}. "
+                    f"{self._address} uses protocol {_sanitize_text(facts['protocol'])}, but this client uses "
+                    f"{PROTOCOL}. "
                     "Use the same version of twinloop on both sides."
                 )
-            self.name, self.hash = _plain(facts["policy"]), _hash(facts["hash"])
+            self.name, self.hash = _sanitize_text(facts["policy"]), _check_hash(facts["hash"])
             self.contract = Contract.from_json(facts["contract"])
         except (ArithmeticError, LookupError, TypeError, ValueError, AttributeError) as error:
             raise PolicyServerError(
                 f"{self._address} is not a policy server: its answer has no readable description of a policy "
-                f"({_plain(f'{type(error).__name__}: {error}')})."
+                f"({_sanitize_text(f'{type(error).__name__}: {error}')})."
             ) from error
         self._limit = largest_answer(self.contract)
         self._keys = tuple(observation_shapes(self.contract))
@@ -99,7 +100,7 @@ class PolicyClient:
                 return
         except PolicyServerError:
             self.close()
-        self._line = self._connected()
+        self._line = self._open_session()
 
     def act(self, observation: Observation) -> Array:
         """Send an observation and return the server's command ``(k,)`` in the contract's units.
@@ -108,10 +109,10 @@ class PolicyClient:
             PolicyServerError: the connection was lost, or the answer is invalid.
         """
         if self._line is None:
-            self._line = self._connected()
-        arrays = {key: _travelling(observation[key]) for key in self._keys if key in observation}
+            self._line = self._open_session()
+        arrays = {key: _to_wire_array(observation[key]) for key in self._keys if key in observation}
         if self._sent is not None:
-            arrays[SENT], self._sent = _travelling(self._sent), None
+            arrays[SENT], self._sent = _to_wire_array(self._sent), None
         answer = self._line.exchange(Message(kind="act", arrays=arrays))
         command = answer.arrays.get("action")
         if answer.kind != "action" or command is None or command.dtype == np.uint8:
@@ -125,7 +126,7 @@ class PolicyClient:
             )
         return np.array(command, dtype=np.float64)
 
-    def sent(self, command: Array) -> None:
+    def report_sent(self, command: Array) -> None:
         """Store the command ``(k,)`` that was sent to the robot, to transmit it with the next observation."""
         self._sent = command
 
@@ -135,7 +136,7 @@ class PolicyClient:
         if line is not None:
             line.close()
 
-    def _connected(self) -> _ServerSession:
+    def _open_session(self) -> _ServerSession:
         if self._place.scheme.startswith("ws"):
             return _WebSocketSession(self._place, self._headers, self._timeout, self._limit)
         return _HttpSession(_HttpTransport(self._place, self._headers, self._timeout), self._limit)
@@ -181,7 +182,7 @@ class _HttpTransport:
         self._connection = HttpConnection(place, timeout_s)
         self._headers = dict(headers)
 
-    def ask(self, method: str, path: str) -> Any:
+    def request_json(self, method: str, path: str) -> Any:
         """Return the JSON value that the server answers with."""
         data = self.exchange(method, path, b"", limit=_JSON_BYTES)
         try:
@@ -200,9 +201,9 @@ class _HttpTransport:
             )
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            raise PolicyServerError(_lost(self.address, error)) from error
+            raise PolicyServerError(_format_lost_connection(self.address, error)) from error
         if status != 200:
-            raise PolicyServerError(f"{self.address} refused ({status}): {_reason(data)}")
+            raise PolicyServerError(f"{self.address} refused ({status}): {_read_refusal_reason(data)}")
         return data
 
     def close(self) -> None:
@@ -220,7 +221,7 @@ class _HttpSession:
 
     def __init__(self, connection: _HttpTransport, limit: int) -> None:
         self._http, self._limit = connection, limit
-        answer = connection.ask("POST", "/v1/sessions")
+        answer = connection.request_json("POST", "/v1/sessions")
         name = answer.get("session") if isinstance(answer, dict) else None
         if not isinstance(name, str) or not _SESSION.fullmatch(name):
             connection.close()
@@ -229,7 +230,7 @@ class _HttpSession:
 
     def exchange(self, message: Message) -> Message:
         data = self._http.exchange("POST", self._path, encode(message), limit=self._limit)
-        return _understood(data, self._http.address, self._limit)
+        return _decode_answer(data, self._http.address, self._limit)
 
     def close(self) -> None:
         try:
@@ -248,7 +249,7 @@ class _WebSocketSession:
         try:
             self._socket = WebSocketStream(place, "/v1/stream", headers, timeout_s=timeout_s, limit=limit)
         except Exception as error:
-            raise self._error(error) from error
+            raise self._to_server_error(error) from error
 
     def exchange(self, message: Message) -> Message:
         try:
@@ -257,18 +258,22 @@ class _WebSocketSession:
             data = self._socket.receive()
         except Exception as error:
             self.close()
-            raise self._error(error) from error
-        return _understood(data, self._address, self._limit)
+            raise self._to_server_error(error) from error
+        return _decode_answer(data, self._address, self._limit)
 
     def close(self) -> None:
         self._socket.close()
 
-    def _error(self, error: Exception) -> Exception:
+    def _to_server_error(self, error: Exception) -> Exception:
         """Return the error to raise; any failure within the package counts as a lost connection."""
-        return error if isinstance(error, TwinloopError) else PolicyServerError(_lost(self._address, error))
+        return (
+            error
+            if isinstance(error, TwinloopError)
+            else PolicyServerError(_format_lost_connection(self._address, error))
+        )
 
 
-def _authorization(token: str | None) -> dict[str, str]:
+def _make_authorization(token: str | None) -> dict[str, str]:
     """Return the header that carries a token.
 
     Raises:
@@ -283,65 +288,65 @@ def _authorization(token: str | None) -> dict[str, str]:
     return {"Authorization": f"Bearer {token}"}
 
 
-def _parsed(address: str) -> SplitResult:
+def _parse_address(address: str) -> SplitResult:
     try:
         place = urlsplit(address)
         host, port = place.hostname, place.port
     except ValueError:
         host = port = place = None
     if not place or place.scheme not in SCHEMES or not host or not port or not host.isprintable() or " " in host:
-        raise InputError(f"{_shown(address)} {_NO_ADDRESS}")
+        raise InputError(f"{_redact_address(address)} {_NO_ADDRESS}")
     if place.path.strip("/") or place.query or place.fragment or place.username is not None:
         hint = f" A token goes into --token-file or {TOKEN}." if place.query or place.username else ""
-        raise InputError(f"{_shown(address)} {_NO_ADDRESS}{hint}")
+        raise InputError(f"{_redact_address(address)} {_NO_ADDRESS}{hint}")
     return place._replace(path="")
 
 
-def _shown(address: str) -> str:
+def _redact_address(address: str) -> str:
     """Return an address without possible secrets, such as a password or a query."""
     return repr(re.sub(r"//[^/]*@", "//", address).partition("?")[0])
 
 
-def _travelling(values: NDArray[Any]) -> NDArray[Any]:
+def _to_wire_array(values: NDArray[Any]) -> NDArray[Any]:
     """Return an array of a type that can be transmitted."""
     array = np.asarray(values)
     return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float64)
 
 
-def _understood(data: bytes, address: str, limit: int) -> Message:
+def _decode_answer(data: bytes, address: str, limit: int) -> Message:
     try:
         message = decode(data, largest=limit)
     except WireError as error:
-        raise PolicyServerError(f"{address} gave an invalid answer: {_plain(error)}") from error
+        raise PolicyServerError(f"{address} gave an invalid answer: {_sanitize_text(error)}") from error
     if message.kind == "error":
-        raise PolicyServerError(f"{address} refused: {_plain(message.message)}")
+        raise PolicyServerError(f"{address} refused: {_sanitize_text(message.message)}")
     return message
 
 
-def _lost(address: str, error: Exception) -> str:
-    what = _plain(f"{type(error).__name__}: {error}")
+def _format_lost_connection(address: str, error: Exception) -> str:
+    what = _sanitize_text(f"{type(error).__name__}: {error}")
     return (
         f"The policy server at {address} cannot be reached, or the connection was lost ({what}). "
         "Check that it is running (`twinloop serve`) and that the token is right."
     )
 
 
-def _hash(value: str) -> str:
+def _check_hash(value: str) -> str:
     if not _HASH.fullmatch(value):
         raise ValueError("the hash of the policy is invalid")
     return value
 
 
-def _reason(data: bytes) -> str:
+def _read_refusal_reason(data: bytes) -> str:
     """Return the server's reason for a refusal."""
     answer: Any = None
     with contextlib.suppress(ValueError, RecursionError):
         answer = json.loads(data)
     said = answer.get("message") or answer.get("detail") if isinstance(answer, dict) else None
-    return _plain(said or "no reason is given")
+    return _sanitize_text(said or "no reason is given")
 
 
-def _plain(value: object) -> str:
+def _sanitize_text(value: object) -> str:
     """Return a server's text in one line of limited length, without terminal control characters."""
     text = "".join(char if char.isprintable() else " " for char in str(value))
     return " ".join(text.split())[:_LONGEST_TEXT]

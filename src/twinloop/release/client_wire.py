@@ -38,11 +38,11 @@ class TimedSocket:
     def __init__(self, place: SplitResult, timeout_s: float) -> None:
         self.start(timeout_s)
         host = place.hostname or ""
-        self._socket = self._connected(_addresses(host, place.port or 0, self.left()))
+        self._socket = self._connect_first(_resolve_addresses(host, place.port or 0, self.get_remaining_s()))
         try:
             self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if place.scheme in _SECURE:
-                with self.timed():
+                with self.apply_deadline():
                     self._socket = ssl.create_default_context().wrap_socket(self._socket, server_hostname=host)
         except BaseException:
             self._socket.close()
@@ -52,7 +52,7 @@ class TimedSocket:
         """Start an exchange that may take this long."""
         self._timeout_s, self._deadline = timeout_s, time.monotonic() + timeout_s
 
-    def left(self) -> float:
+    def get_remaining_s(self) -> float:
         """Return the seconds until the deadline.
 
         Raises:
@@ -60,35 +60,35 @@ class TimedSocket:
         """
         left = self._deadline - time.monotonic()
         if left <= 0.0:
-            raise TimeoutError(self._late)
+            raise TimeoutError(self._timeout_message)
         return left
 
     @property
-    def _late(self) -> str:
+    def _timeout_message(self) -> str:
         return f"no complete answer within {self._timeout_s:g} s"
 
     @contextlib.contextmanager
-    def timed(self) -> Iterator[None]:
+    def apply_deadline(self) -> Iterator[None]:
         """Limit the socket calls in the block to the remaining time; a timeout raises a readable message."""
-        self._socket.settimeout(self.left())
+        self._socket.settimeout(self.get_remaining_s())
         try:
             yield
         except TimeoutError as error:
-            raise TimeoutError(self._late) from error
+            raise TimeoutError(self._timeout_message) from error
 
     def sendall(self, data: Any) -> None:
         """Send all bytes."""
         rest = memoryview(data)
         while rest:
-            with self.timed():
+            with self.apply_deadline():
                 rest = rest[self._socket.send(rest) :]
 
     def recv(self) -> bytes:
         """Return the next bytes; none at the end of the stream."""
-        with self.timed():
+        with self.apply_deadline():
             return self._socket.recv(_CHUNK)
 
-    def unasked(self) -> bytes | None:
+    def read_unrequested(self) -> bytes | None:
         """Return unrequested bytes from the server, b"" if it has closed the connection, None if there are none."""
         self._socket.setblocking(False)
         try:
@@ -104,13 +104,13 @@ class TimedSocket:
         """Close the socket."""
         self._socket.close()
 
-    def _connected(self, addresses: list[Any]) -> socket.socket:
+    def _connect_first(self, addresses: list[Any]) -> socket.socket:
         """Return a connection to the first address that accepts one; each gets an equal part of the time."""
         last: OSError | None = None
         for index, (family, kind, protocol, _, address) in enumerate(addresses):
             connection = socket.socket(family, kind, protocol)
             try:
-                connection.settimeout(self.left() / (len(addresses) - index))
+                connection.settimeout(self.get_remaining_s() / (len(addresses) - index))
                 connection.connect(address)
             except OSError as error:
                 connection.close()
@@ -131,7 +131,7 @@ class _DeadlineReader(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int | None:
-        with self._timed.timed():
+        with self._timed.apply_deadline():
             return self._file.readinto(buffer)
 
     def close(self) -> None:
@@ -139,7 +139,7 @@ class _DeadlineReader(io.RawIOBase):
         super().close()
 
 
-def _addresses(host: str, port: int, timeout_s: float) -> list[Any]:
+def _resolve_addresses(host: str, port: int, timeout_s: float) -> list[Any]:
     """Return a host's addresses. The look-up runs in a thread, because the system has no deadline for it."""
     asking = CallThread("look-up of a host's address")
     asking.start(lambda: socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
@@ -179,7 +179,7 @@ class HttpConnection(http.client.HTTPConnection):
             self.connect()
         else:
             self.sock.start(timeout_s)
-            if self.sock.unasked() is not None:
+            if self.sock.read_unrequested() is not None:
                 raise ConnectionError("the server closed the connection, or sent more than requested")
         self.request(method, path, body or None, dict(headers))
         with self.getresponse() as response:
@@ -243,8 +243,8 @@ class WebSocketStream:
             ConnectionError: the server has closed the connection, or has sent an unrequested message.
         """
         self._timed.start(timeout_s)
-        while (data := self._timed.unasked()) is not None:
-            self._timed.left()
+        while (data := self._timed.read_unrequested()) is not None:
+            self._timed.get_remaining_s()
             self._read(data)
         if self._messages:
             raise ConnectionError("the server sent a message that was not requested")
@@ -278,7 +278,7 @@ class WebSocketStream:
         else:
             self._protocol.receive_eof()
         for event in self._protocol.events_received():
-            self._take(event)
+            self._handle_event(event)
         error = self._protocol.handshake_exc or self._protocol.parser_exc
         if error is not None and not self._messages:
             raise error
@@ -286,7 +286,7 @@ class WebSocketStream:
         if not data and not self._messages:
             raise ConnectionError("the server closed the connection")
 
-    def _take(self, event: Any) -> None:
+    def _handle_event(self, event: Any) -> None:
         """Join the frames of a message; pings were already answered."""
         kind = getattr(getattr(event, "opcode", None), "name", "")
         if kind == "CLOSE":

@@ -23,7 +23,14 @@ from twinloop.core.records import freeze_fields
 from twinloop.core.units import UnitMap, require_joints
 from twinloop.release.envelope_reports import FORGIVEN, ReportedState
 from twinloop.release.envelope_settings import EnvelopeSettings
-from twinloop.release.envelope_space import CommandWindow, JointLimits, PoseSpace, braked, stopping_path, window
+from twinloop.release.envelope_space import (
+    CommandWindow,
+    JointLimits,
+    PoseSpace,
+    compute_braking_step,
+    compute_stopping_path,
+    compute_window,
+)
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -51,7 +58,7 @@ class RobotMotion:
         freeze_fields(self, "position", "velocity")
 
     @property
-    def at_rest(self) -> bool:
+    def is_at_rest(self) -> bool:
         """True if the commands no longer change."""
         return bool(np.all(np.abs(self.velocity) <= _AT_REST))
 
@@ -108,7 +115,7 @@ class Envelope:
     ) -> None:
         self.settings = settings or EnvelopeSettings()
         self.units = units or twin.units
-        self.limits: JointLimits = self.settings.joint_limits(twin, hz or twin.control_hz)
+        self.limits: JointLimits = self.settings.compute_joint_limits(twin, hz or twin.control_hz)
         require_joints(twin.robot.joints, self.units.names, where="The robot")
         if list(self.units.names) != list(twin.robot.joints):
             raise LogError(
@@ -119,7 +126,7 @@ class Envelope:
             twin,
             clearance=self.settings.clearance_m,
             hand_clearance=self.settings.hand_clearance_m,
-            box=self.settings.box(),
+            box=self.settings.make_box(),
         )
         zero, one = self.units.to_si(np.zeros(len(self.units.names))), self.units.to_si(np.ones(len(self.units.names)))
         self._offset, self._scale = zero, one - zero
@@ -128,8 +135,8 @@ class Envelope:
                 "The robot's units have a scale of 0, or a scale or an offset that is not a number. Check the scales "
                 "and offsets of its unit map."
             )
-        self._reports = self.settings.report_limits(twin, self.units, self.limits)
-        self._jump = self.settings.jump(self.units.names) * np.abs(self._scale)
+        self._reports = self.settings.compute_report_limits(twin, self.units, self.limits)
+        self._jump = self.settings.expand_max_relative_target(self.units.names) * np.abs(self._scale)
 
     @property
     def watchdog_s(self) -> float:
@@ -148,13 +155,13 @@ class Envelope:
             raise InputError(
                 "The robot does not report a position for every joint. Check its connection and try again."
             )
-        position = self._si(values)
-        impossible = self._reports.outside(position)
+        position = self._to_si(values)
+        impossible = self._reports.check_range(position)
         if impossible:
             raise InputError(
                 f"The robot reports an impossible position: {impossible}. Check its calibration and its units."
             )
-        fault = self.space.first_fault(position[None])
+        fault = self.space.find_first_fault(position[None])
         if fault is not None:
             raise InputError(
                 f"The robot is in a position that the envelope forbids: {fault[1]}. Move it by hand, or change the "
@@ -181,26 +188,30 @@ class Envelope:
             missing: reason why no command arrived.
         """
         if motion.stopped:
-            return self._held(motion, motion.stopped)
+            return self._brake(motion, motion.stopped)
         if age_s > self.settings.max_age_s:
-            return self._stopped(
+            return self._stop(
                 motion, f"the robot's last answer is {age_s:.2f} s old, {self.settings.max_age_s:g} s allowed"
             )
         if motion.reports.failed:
-            return self._waiting(motion, "the robot did not take the previous command")
+            return self._hold_or_stop(motion, "the robot did not take the previous command")
         here = None if reading is None else np.asarray(reading, dtype=np.float64)
         if here is not None and not np.isfinite(here).all():
-            return self._waiting(motion, f"the reading of {self._first(~np.isfinite(here))} is not a number")
+            return self._hold_or_stop(
+                motion, f"the reading of {self._name_first_joint(~np.isfinite(here))} is not a number"
+            )
         if wanted is None:
-            return self._waiting(motion, missing)
+            return self._hold_or_stop(motion, missing)
         values = np.asarray(wanted, dtype=np.float64)
         if values.shape != motion.position.shape:
-            return self._waiting(motion, f"a command of shape {values.shape} for {len(motion.position)} joints")
+            return self._hold_or_stop(motion, f"a command of shape {values.shape} for {len(motion.position)} joints")
         if not np.isfinite(values).all():
-            return self._waiting(motion, f"the command of {self._first(~np.isfinite(values))} is not a number")
-        return self._allowed(motion, values, here)
+            return self._hold_or_stop(
+                motion, f"the command of {self._name_first_joint(~np.isfinite(values))} is not a number"
+            )
+        return self._limit_command(motion, values, here)
 
-    def observed(self, motion: RobotMotion, reading: ArrayLike, taken: float) -> RobotMotion:
+    def add_reading(self, motion: RobotMotion, reading: ArrayLike, taken: float) -> RobotMotion:
         """Return the motion after a reading; it is stopped if the joints cannot have moved as the reading reports.
 
         Args:
@@ -211,10 +222,10 @@ class Envelope:
         values = np.asarray(reading, dtype=np.float64)
         if not np.isfinite(values).all():
             return motion
-        reports, fault = self._reports.observed(motion.reports, self._si(values), taken, motion.position)
+        reports, fault = self._reports.add_reading(motion.reports, self._to_si(values), taken, motion.position)
         return replace(motion, reports=reports, stopped=motion.stopped or fault)
 
-    def sent(self, before: RobotMotion, after: RobotMotion, command: ArrayLike) -> RobotMotion:
+    def add_accepted_command(self, before: RobotMotion, after: RobotMotion, command: ArrayLike) -> RobotMotion:
         """Return the motion after a command that the robot accepted.
 
         Args:
@@ -225,13 +236,13 @@ class Envelope:
         """
         values = np.asarray(command, dtype=np.float64)
         reports = replace(before.reports, failed=False, unsent=max(0.0, before.reports.unsent - FORGIVEN), sent=None)
-        said = self._si(values)
-        fault = self._reports.misreported(said, reports, before.position, after.position)
+        said = self._to_si(values)
+        fault = self._reports.check_reported_command(said, reports, before.position, after.position)
         if not fault and (np.abs(said - after.position) > _ROUND_OFF * np.abs(self._scale)).any():
             reports = replace(reports, sent=said)
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
-    def unsent(self, before: RobotMotion, after: RobotMotion, *, why: str) -> RobotMotion:
+    def add_failed_command(self, before: RobotMotion, after: RobotMotion, *, why: str) -> RobotMotion:
         """Return the motion after a command that the robot rejected or did not acknowledge.
 
         These two cases cannot be distinguished. The next command therefore brakes from the failed one. This keeps the
@@ -249,24 +260,24 @@ class Envelope:
         fault = f"the robot did not take {reports.unsent:.0f} commands in close succession: {why}" if many else ""
         return replace(after, reports=reports, stopped=after.stopped or fault)
 
-    def in_force(self, motion: RobotMotion) -> Array:
+    def get_accepted_command(self, motion: RobotMotion) -> Array:
         """Return the last command ``(n,)`` that the robot accepted, in its units, as far as the driver reported it."""
         taken = motion.position if motion.reports.sent is None else motion.reports.sent
         return (taken - self._offset) / self._scale
 
-    def _allowed(self, motion: RobotMotion, values: Array, here: Array | None) -> EnvelopeDecision:
+    def _limit_command(self, motion: RobotMotion, values: Array, here: Array | None) -> EnvelopeDecision:
         """Return the decision for the command, or for the nearest command that keeps every limit."""
-        allowed, goal = window(motion.position, motion.velocity, self.limits), self._si(values)
-        near = goal if here is None else np.clip(goal, self._si(here) - self._jump, self._si(here) + self._jump)
-        nearer = self._not_ahead(motion, near)
+        allowed, goal = compute_window(motion.position, motion.velocity, self.limits), self._to_si(values)
+        near = goal if here is None else np.clip(goal, self._to_si(here) - self._jump, self._to_si(here) + self._jump)
+        nearer = self._limit_lead(motion, near)
         target = np.clip(nearer, allowed.low, allowed.high)
-        target, fault = self._free(motion, target)
+        target, fault = self._find_free_target(motion, target)
         changed = target != goal
         if not changed.any():
-            return EnvelopeDecision(kind="passed", command=values, motion=self._moved(motion, target))
+            return EnvelopeDecision(kind="passed", command=values, motion=self._make_motion(motion, target))
         command = np.where(changed, (target - self._offset) / self._scale, values)
         before = np.where(nearer != near, "robot", np.where(near != goal, "jump", ""))
-        rules = _rules(before, nearer, target, allowed, fault)
+        rules = _choose_rules(before, nearer, target, allowed, fault)
         cuts = tuple(
             CommandCut(joint=self.units.names[j], rule=str(rules[j]), wanted=float(values[j]), issued=float(command[j]))
             for j in np.flatnonzero(changed)
@@ -274,12 +285,12 @@ class Envelope:
         return EnvelopeDecision(
             kind="limited",
             command=command,
-            motion=self._moved(motion, target),
+            motion=self._make_motion(motion, target),
             cuts=cuts,
             reason="" if fault is None else fault[1],
         )
 
-    def _not_ahead(self, motion: RobotMotion, goal: Array) -> Array:
+    def _limit_lead(self, motion: RobotMotion, goal: Array) -> Array:
         """Return the goal, limited to one period of motion ahead of a command that the robot's own limits shortened.
 
         The result is never behind the last command, so a report from the driver moves nothing.
@@ -290,44 +301,44 @@ class Envelope:
         ahead = self.limits.speed * self.limits.dt
         return np.clip(goal, np.minimum(motion.position, sent - ahead), np.maximum(motion.position, sent + ahead))
 
-    def _free(self, motion: RobotMotion, target: Array) -> tuple[Array, tuple[str, str] | None]:
+    def _find_free_target(self, motion: RobotMotion, target: Array) -> tuple[Array, tuple[str, str] | None]:
         """Return the target, or the nearest tested target without a fault, and the fault of the original target."""
-        fault = self._fault(motion, target)
+        fault = self._find_fault(motion, target)
         if fault is None:
             return target, None
-        safe, _ = braked(motion.position, motion.velocity, self.limits)
+        safe, _ = compute_braking_step(motion.position, motion.velocity, self.limits)
         for part in _PARTS:
             tried = safe + part * (target - safe)
-            if self._fault(motion, tried) is None:
+            if self._find_fault(motion, tried) is None:
                 return tried, fault
         for joint in range(len(safe)):  # move along the obstacle, joint by joint
             tried = safe.copy()
             tried[joint] = target[joint]
-            if self._fault(motion, tried) is None:
+            if self._find_fault(motion, tried) is None:
                 safe = tried
         return safe, fault
 
-    def _fault(self, motion: RobotMotion, target: Array) -> tuple[str, str] | None:
+    def _find_fault(self, motion: RobotMotion, target: Array) -> tuple[str, str] | None:
         velocity = (target - motion.position) / self.limits.dt
-        path = stopping_path(target, velocity, self.limits)
-        return self.space.first_fault(np.concatenate([target[None], path]))
+        path = compute_stopping_path(target, velocity, self.limits)
+        return self.space.find_first_fault(np.concatenate([target[None], path]))
 
-    def _moved(self, motion: RobotMotion, target: Array) -> RobotMotion:
+    def _make_motion(self, motion: RobotMotion, target: Array) -> RobotMotion:
         velocity = (target - motion.position) / self.limits.dt
         return RobotMotion(position=target, velocity=velocity, reports=motion.reports)
 
-    def _waiting(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
+    def _hold_or_stop(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
         """Brake or hold; stop for the rest of the episode if this has lasted too long."""
         held = motion.held_s + self.limits.dt
         if held > self.settings.stop_after_s:
-            return self._stopped(motion, f"{reason}, for {held:.1f} s")
-        return self._held(replace(motion, held_s=held), reason)
+            return self._stop(motion, f"{reason}, for {held:.1f} s")
+        return self._brake(replace(motion, held_s=held), reason)
 
-    def _stopped(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
-        return self._held(replace(motion, stopped=reason), reason)
+    def _stop(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
+        return self._brake(replace(motion, stopped=reason), reason)
 
-    def _held(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
-        position, velocity = braked(motion.position, motion.velocity, self.limits)
+    def _brake(self, motion: RobotMotion, reason: str) -> EnvelopeDecision:
+        position, velocity = compute_braking_step(motion.position, motion.velocity, self.limits)
         return EnvelopeDecision(
             kind="stopped" if motion.stopped else "held",
             command=(position - self._offset) / self._scale,
@@ -335,15 +346,15 @@ class Envelope:
             reason=reason,
         )
 
-    def _si(self, values: Array) -> Array:
+    def _to_si(self, values: Array) -> Array:
         with np.errstate(over="ignore"):  # an overflowed value is beyond every limit
             return values * self._scale + self._offset
 
-    def _first(self, wrong: NDArray[np.bool_]) -> str:
+    def _name_first_joint(self, wrong: NDArray[np.bool_]) -> str:
         return self.units.names[int(np.argmax(wrong))]
 
 
-def _rules(
+def _choose_rules(
     before: NDArray[np.str_], near: Array, target: Array, allowed: CommandWindow, fault: tuple[str, str] | None
 ) -> NDArray[np.str_]:
     """Return the rule that decided about each joint, ``(n,)``: the last one that cut it, else that of ``before``."""

@@ -12,7 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.units import UnitMap
-from twinloop.hardware.reports import COMMAND_SLACK, misreported, out_of_range, range_length, unreachable
+from twinloop.hardware.driver_answers import (
+    COMMAND_SLACK,
+    find_misreported_joint,
+    find_out_of_range_joint,
+    find_unreachable_joint,
+    range_length,
+)
 
 Array = NDArray[np.float64]
 FROZEN_S = 0.5  # servos begin to move within 0.1 s of a command; after a longer stall of the bus, the robot is lost
@@ -72,15 +78,16 @@ class ReportLimits:
         """Length of each joint's range, 2π for an unlimited joint."""
         return range_length(self.low, self.high)
 
-    def outside(self, reading: Array) -> str:
+    def check_range(self, reading: Array) -> str:
         """Return why no pose of the joints can give this reading, or ""."""
-        j = out_of_range(reading, self.low, self.high)
+        j = find_out_of_range_joint(reading, self.low, self.high)
         if j is None:
             return ""
-        low, high = sorted((self._shown(j, self.low), self._shown(j, self.high)))
-        return f"{self.units.names[j]} reads {self._shown(j, reading):.4g}, and its range is {low:.4g} to {high:.4g}"
+        low, high = sorted((self._to_robot_unit(j, self.low), self._to_robot_unit(j, self.high)))
+        value = self._to_robot_unit(j, reading)
+        return f"{self.units.names[j]} reads {value:.4g}, and its range is {low:.4g} to {high:.4g}"
 
-    def observed(
+    def add_reading(
         self, reports: ReportedState, reading: Array, taken: float, command: Array
     ) -> tuple[ReportedState, str]:
         """Add a reading to the reports; return them and the reason why the robot must stop, or "".
@@ -94,39 +101,40 @@ class ReportLimits:
         before = reports.reading
         if before is None or reports.still_low is None or reports.still_high is None:
             start = replace(reports, still_since=taken, still_low=command, still_high=command)
-            return replace(start, reading=reading, taken=taken), self.outside(reading)
-        fault = self.outside(reading) or self._jump(before, reading, taken - reports.taken)
+            return replace(start, reading=reading, taken=taken), self.check_range(reading)
+        fault = self.check_range(reading) or self._check_jump(before, reading, taken - reports.taken)
         if (reading != before).any():
             return replace(
                 reports, reading=reading, taken=taken, still_since=taken, still_low=command, still_high=command
             ), fault
         low, high = np.minimum(reports.still_low, command), np.maximum(reports.still_high, command)
         still = replace(reports, taken=taken, still_low=low, still_high=high)
-        return still, fault or self._frozen(still)
+        return still, fault or self._check_frozen(still)
 
-    def misreported(self, reported: Array, reports: ReportedState, before: Array, issued: Array) -> str:
+    def check_reported_command(self, reported: Array, reports: ReportedState, before: Array, issued: Array) -> str:
         """Return why the robot cannot have sent a reported command ``(n,)`` in SI units, or ""."""
         known = [before, issued] if reports.reading is None else [before, issued, reports.reading]
-        j = misreported(reported, known, COMMAND_SLACK * self.span)
+        j = find_misreported_joint(reported, known, COMMAND_SLACK * self.span)
         if j is None:
             return ""
         return (
-            f"the driver reports that it sent {self._shown(j, reported):.4g} to {self.units.names[j]}; the command was "
-            f"{self._shown(j, issued):.4g}"
+            f"the driver reports that it sent {self._to_robot_unit(j, reported):.4g} to {self.units.names[j]}; the "
+            "command was "
+            f"{self._to_robot_unit(j, issued):.4g}"
         )
 
-    def _jump(self, before: Array, reading: Array, elapsed: float) -> str:
+    def _check_jump(self, before: Array, reading: Array, elapsed: float) -> str:
         # The time of a reading within its call is unknown: the time between two readings is uncertain by one period.
         seconds = min(max(elapsed, self.period), self.longest) + self.period
-        j = unreachable(reading, before, speed=self.speed, seconds=seconds, length=self.span)
+        j = find_unreachable_joint(reading, before, speed=self.speed, seconds=seconds, length=self.span)
         if j is None:
             return ""
         return (
-            f"the reading of {self.units.names[j]} jumped from {self._shown(j, before):.4g} to "
-            f"{self._shown(j, reading):.4g} within {elapsed:.2f} s, which the joint cannot do"
+            f"the reading of {self.units.names[j]} jumped from {self._to_robot_unit(j, before):.4g} to "
+            f"{self._to_robot_unit(j, reading):.4g} within {elapsed:.2f} s, which the joint cannot do"
         )
 
-    def _frozen(self, reports: ReportedState) -> str:
+    def _check_frozen(self, reports: ReportedState) -> str:
         assert reports.still_low is not None and reports.still_high is not None  # noqa: S101, PT018 - see `observed`
         if reports.taken - reports.still_since <= FROZEN_S:
             return ""
@@ -139,7 +147,7 @@ class ReportLimits:
             f"{self.units.names[int(np.argmax(wrong))]} was commanded to move"
         )
 
-    def _shown(self, joint: int, positions: Array) -> float:
+    def _to_robot_unit(self, joint: int, positions: Array) -> float:
         """Return the position of a joint in the robot's units."""
         unit = self.units.joints[joint]
         assert unit.scale is not None and unit.offset is not None  # noqa: S101, PT018 - an envelope has units

@@ -17,7 +17,7 @@ from twinloop.hardware.limits import CLEARANCE, motion_limits
 from twinloop.release.envelope_reports import ReportLimits
 from twinloop.release.envelope_space import JointLimits
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 Share = Annotated[float, Field(gt=0, le=10, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, le=60, allow_inf_nan=False)]
@@ -66,7 +66,7 @@ class EnvelopeSettings(BaseModel):
 
     @field_validator("workspace")
     @classmethod
-    def _axes(cls, value: dict[str, tuple[float, float]] | None) -> dict[str, tuple[float, float]] | None:
+    def _check_axes(cls, value: dict[str, tuple[float, float]] | None) -> dict[str, tuple[float, float]] | None:
         for axis, (low, high) in (value or {}).items():
             if axis not in "xyz" or len(axis) != 1:
                 raise ValueError(f"a workspace has the axes x, y and z, not {axis!r}")
@@ -89,15 +89,15 @@ class EnvelopeSettings(BaseModel):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise InputError(describe(error, where=where, model=cls)) from error
+            raise InputError(describe_errors(error, where=where, model=cls)) from error
 
-    def box(self) -> NDArray[np.float64] | None:
+    def make_box(self) -> NDArray[np.float64] | None:
         """Return the workspace's lowest and highest corner, ``(2, 3)``, infinite where unlimited; None without one."""
         if self.workspace is None:
             return None
         return np.array([self.workspace.get(axis, (-np.inf, np.inf)) for axis in "xyz"]).T
 
-    def joint_limits(self, twin: Twin, hz: float) -> JointLimits:
+    def compute_joint_limits(self, twin: Twin, hz: float) -> JointLimits:
         """Return the limits of commands for a twin's robot at a command rate in Hz.
 
         Raises:
@@ -109,7 +109,7 @@ class EnvelopeSettings(BaseModel):
                 "run without an envelope; use a twin and a robot with position control."
             )
         motion = motion_limits(twin, margin=self.range_margin)
-        hand = _gripper(twin)
+        hand = _make_gripper_mask(twin)
         low, high = twin.joint_ranges.T
         return JointLimits(
             low=np.where(hand, low, motion.low),
@@ -120,7 +120,7 @@ class EnvelopeSettings(BaseModel):
             dt=1.0 / hz,
         )
 
-    def report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
+    def compute_report_limits(self, twin: Twin, units: UnitMap, limits: JointLimits) -> ReportLimits:
         """Return the physical limits of a twin's joints, independent of the share that commands may use."""
         low, high = twin.joint_ranges.T
         has_range = high > low
@@ -129,13 +129,13 @@ class EnvelopeSettings(BaseModel):
             low=np.where(has_range, low, -np.inf),
             high=np.where(has_range, high, np.inf),
             speed=np.maximum(fastest, limits.speed),
-            arm=~_gripper(twin),
+            arm=~_make_gripper_mask(twin),
             units=units,
             period=limits.dt,
             longest=max(self.max_age_s, limits.dt),
         )
 
-    def jump(self, joints: tuple[str, ...]) -> NDArray[np.float64]:
+    def expand_max_relative_target(self, joints: tuple[str, ...]) -> NDArray[np.float64]:
         """Return ``max_relative_target`` of each joint in the robot's units, infinite if it is not set.
 
         Raises:
@@ -150,6 +150,6 @@ class EnvelopeSettings(BaseModel):
         return np.array([given.get(joint, np.inf) for joint in joints])
 
 
-def _gripper(twin: Twin) -> NDArray[np.bool_]:
+def _make_gripper_mask(twin: Twin) -> NDArray[np.bool_]:
     grip = twin.robot.gripper
     return np.array([grip is not None and joint == grip.joint for joint in twin.robot.joints])

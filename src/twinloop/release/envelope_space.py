@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import freeze_fields, frozen
+from twinloop.core.records import freeze_array, freeze_fields
 from twinloop.hardware.limits import ProximityPairs
 from twinloop.twin import Twin
 
@@ -37,7 +37,7 @@ class JointLimits:
         freeze_fields(self, "low", "high", "speed", "acceleration")
 
     @property
-    def brake(self) -> Array:
+    def max_speed_change(self) -> Array:
         """Largest change of speed from one command to the next, ``(n,)``."""
         return self.acceleration * self.dt
 
@@ -52,19 +52,19 @@ class CommandWindow:
     high_rule: NDArray[np.str_]
 
 
-def window(position: Array, velocity: Array, limits: JointLimits) -> CommandWindow:
+def compute_window(position: Array, velocity: Array, limits: JointLimits) -> CommandWindow:
     """Return the allowed next commands, given the last command and its speed, ``(…, n)`` each.
 
     A joint outside its range, for example after a person moved it, may move towards the range but not away from it.
     """
-    high, high_rule = _end(position, velocity, limits.high - position, limits)
-    low, low_rule = _end(-position, -velocity, position - limits.low, limits)
+    high, high_rule = _compute_window_end(position, velocity, limits.high - position, limits)
+    low, low_rule = _compute_window_end(-position, -velocity, position - limits.low, limits)
     high = np.minimum(high, np.maximum(limits.high, position))
     low = np.minimum(np.maximum(-low, np.minimum(limits.low, position)), high)
     return CommandWindow(low=low, high=high, low_rule=low_rule, high_rule=high_rule)
 
 
-def fastest_towards(distance: Array, limits: JointLimits) -> Array:
+def compute_stoppable_speed(distance: Array, limits: JointLimits) -> Array:
     """Return the highest current speed, ``(…, n)``, from which a joint still stops within ``distance`` (0 or more).
 
     A command at speed v and the following commands, which brake by ``b = acceleration · dt`` each, cover
@@ -72,44 +72,48 @@ def fastest_towards(distance: Array, limits: JointLimits) -> Array:
     ``dt · ((m + 1) v − b m (m + 1) / 2)``, and m is the largest whole number with ``b m (m + 1) / 2 ≤ distance / dt``.
     """
     per_step = np.maximum(distance, 0.0) / limits.dt
-    brake = np.broadcast_to(limits.brake, per_step.shape)
+    brake = np.broadcast_to(limits.max_speed_change, per_step.shape)
     bounded = np.isfinite(brake)
     safe = np.where(bounded, brake, 1.0)
     steps = np.where(bounded, np.floor((np.sqrt(1.0 + 8.0 * per_step / safe) - 1.0) / 2.0), 0.0)
     return (per_step + safe * steps * (steps + 1.0) / 2.0) / (steps + 1.0)
 
 
-def braked(position: Array, velocity: Array, limits: JointLimits) -> tuple[Array, Array]:
+def compute_braking_step(position: Array, velocity: Array, limits: JointLimits) -> tuple[Array, Array]:
     """Return the next command and its speed with the hardest allowed braking, ``(…, n)`` each."""
-    slower = np.sign(velocity) * np.maximum(np.abs(velocity) - limits.brake, 0.0)
+    slower = np.sign(velocity) * np.maximum(np.abs(velocity) - limits.max_speed_change, 0.0)
     return position + slower * limits.dt, slower
 
 
-def stopping_path(position: Array, velocity: Array, limits: JointLimits) -> Array:
+def compute_stopping_path(position: Array, velocity: Array, limits: JointLimits) -> Array:
     """Return the commands ``(T, n)`` that follow a command ``(n,)`` at a speed and bring one robot to rest.
 
     Every joint brakes as hard as allowed. At most `LONGEST_STOP` commands are returned; the last one is always
     included.
     """
-    ratio = np.divide(np.abs(velocity), limits.brake, out=np.zeros_like(velocity), where=limits.brake > 0.0)
+    ratio = np.divide(
+        np.abs(velocity), limits.max_speed_change, out=np.zeros_like(velocity), where=limits.max_speed_change > 0.0
+    )
     count = int(np.ceil(ratio.max(initial=0.0))) - 1
     if count < 1:
         return np.empty((0, len(position)))
-    left = np.abs(velocity) - np.arange(1, count + 1)[:, None] * limits.brake
+    left = np.abs(velocity) - np.arange(1, count + 1)[:, None] * limits.max_speed_change
     path = position + np.cumsum(np.sign(velocity) * np.maximum(left, 0.0), axis=0) * limits.dt
     if count <= LONGEST_STOP:
         return path
     return path[np.linspace(0, count - 1, LONGEST_STOP).round().astype(np.int64)]
 
 
-def _end(position: Array, velocity: Array, distance: Array, limits: JointLimits) -> tuple[Array, NDArray[np.str_]]:
+def _compute_window_end(
+    position: Array, velocity: Array, distance: Array, limits: JointLimits
+) -> tuple[Array, NDArray[np.str_]]:
     """Return the furthest allowed command upwards and the limit that sets it."""
-    faster = velocity + limits.brake
-    to_range = fastest_towards(distance, limits)
+    faster = velocity + limits.max_speed_change
+    to_range = compute_stoppable_speed(distance, limits)
     speed = np.minimum(np.minimum(faster, limits.speed), to_range)
     rule = np.where(speed == to_range, "range", np.where(speed == limits.speed, "speed", "acceleration"))
     # Outside the limits (by round-off, or because the robot was moved), the joint brakes as hard as allowed.
-    return position + np.maximum(speed, velocity - limits.brake) * limits.dt, rule
+    return position + np.maximum(speed, velocity - limits.max_speed_change) * limits.dt, rule
 
 
 class PoseSpace:
@@ -136,33 +140,33 @@ class PoseSpace:
             raise InputError(
                 f"The twin {twin.name} has no tool site, so a workspace box cannot be used. Name the site as robot.tcp."
             )
-        self._box = None if box is None else frozen(box)
+        self._box = None if box is None else freeze_array(box)
         self._tool = -1 if twin.robot.tcp is None else int(twin.model.site(twin.robot.tcp).id)
         self._model, self._joints, self._home = twin.model, twin.joint_qpos, twin.home()[0]
-        self._near = ProximityPairs(self._model, _kept_distances(twin, clearance, hand_clearance))
-        self._place(self._home[self._joints])
-        self._usual = {(first, second) for first, second, *_ in self._near.close()}
+        self._near = ProximityPairs(self._model, _compute_clearances(twin, clearance, hand_clearance))
+        self._set_pose(self._home[self._joints])
+        self._usual = {(first, second) for first, second, *_ in self._near.find_close_pairs()}
 
-    def tool(self, pose: Array) -> Array:
+    def compute_tool_position(self, pose: Array) -> Array:
         """Return the position of the tool in the world frame, ``(3,)`` in m."""
-        self._place(pose)
+        self._set_pose(pose)
         return self._near.data.site_xpos[self._tool].copy()
 
-    def first_fault(self, poses: Array) -> tuple[str, str] | None:
+    def find_first_fault(self, poses: Array) -> tuple[str, str] | None:
         """Return the rule that the first invalid pose of ``(T, n)`` breaks and a description; None if all are valid."""
         for pose in poses:
-            self._place(pose)
-            fault = self._outside() or self._touching()
+            self._set_pose(pose)
+            fault = self._check_workspace() or self._check_clearance()
             if fault is not None:
                 return fault
         return None
 
-    def _place(self, pose: Array) -> None:
+    def _set_pose(self, pose: Array) -> None:
         qpos = self._home.copy()
         qpos[self._joints] = pose
-        self._near.place(qpos)
+        self._near.set_position(qpos)
 
-    def _outside(self) -> tuple[str, str] | None:
+    def _check_workspace(self) -> tuple[str, str] | None:
         if self._box is None:
             return None
         place = self._near.data.site_xpos[self._tool]
@@ -172,22 +176,24 @@ class PoseSpace:
                 return "workspace", f"the tool would be at {name} = {place[axis]:.3f} m, outside {low:g} to {high:g} m"
         return None
 
-    def _touching(self) -> tuple[str, str] | None:
-        for first, second, distance, keep in self._near.close():
+    def _check_clearance(self) -> tuple[str, str] | None:
+        for first, second, distance, keep in self._near.find_close_pairs():
             if (first, second) not in self._usual:
                 names = f"{self._near.name(first)} and {self._near.name(second)}"
                 return "clearance", f"{names} would be {1e3 * distance:.1f} mm apart, {1e3 * keep:.1f} mm are kept"
         return None
 
 
-def _kept_distances(twin: Twin, clearance: float, at_hand: float) -> Array:
+def _compute_clearances(twin: Twin, clearance: float, at_hand: float) -> Array:
     """Return the smallest distance of each pair of shapes in m, ``(ngeom, ngeom)``; −inf for pairs that may touch."""
     model, grip = twin.model, twin.robot.gripper
-    links = _carried(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
+    links = _mask_subtrees(model, [int(model.joint(name).bodyid[0]) for name in twin.robot.joints])
     # The hand consists of the bodies that the gripper's joint moves and of the palm.
     palm = [] if grip is None else [int(model.body_parentid[int(model.joint(grip.joint).bodyid[0])])]
     free = model.jnt_bodyid[model.jnt_type == mujoco.mjtJoint.mjJNT_FREE]
-    link, tool, loose = (bodies[model.geom_bodyid] for bodies in (links, _carried(model, palm), _carried(model, free)))
+    link, tool, loose = (
+        bodies[model.geom_bodyid] for bodies in (links, _mask_subtrees(model, palm), _mask_subtrees(model, free))
+    )
     keep = np.full((model.ngeom, model.ngeom), -np.inf)
     pair = (link[:, None] | link) & ~(loose[:, None] | loose)
     keep[pair] = clearance
@@ -196,7 +202,7 @@ def _kept_distances(twin: Twin, clearance: float, at_hand: float) -> Array:
     return keep
 
 
-def _carried(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
+def _mask_subtrees(model: mujoco.MjModel, roots: ArrayLike) -> NDArray[np.bool_]:
     """Return a mask of these bodies and all their descendants, ``(nbody,)``."""
     found = np.isin(np.arange(model.nbody), np.asarray(roots, dtype=np.int64))
     for body in range(1, model.nbody):  # parents come before their children

@@ -59,34 +59,34 @@ class GateEvidence:
         A manual table of trials on a robot has no hash; it is identified by the policy's name in ``names``.
         """
         problems = [
-            *_strangers(candidate, candidate_hash, "candidate", names[0]),
-            *_strangers(champion, champion_hash, "champion", names[1]),
-            *_unlike(candidate, champion),
+            *_find_other_policies(candidate, candidate_hash, "candidate", names[0]),
+            *_find_other_policies(champion, champion_hash, "champion", names[1]),
+            *_find_setting_differences(candidate, champion),
         ]
-        mine, theirs = (tuple(t for one in side for t in _trials(one)) for side in (candidate, champion))
+        mine, theirs = (tuple(t for one in side for t in _read_trials(one)) for side in (candidate, champion))
         for side, trials in (("candidate", mine), ("champion", theirs)):
             twice = [key for key, count in Counter(trial.key for trial in trials).items() if count > 1]
             if twice:
-                problems.append(f"{len(twice)} trials of the {side} occur in two evaluations ({_named(twice)})")
+                problems.append(f"{len(twice)} trials of the {side} occur in two evaluations ({_format_keys(twice)})")
         if champion:
-            problems += _partners(mine, theirs)
+            problems += _find_unpaired_trials(mine, theirs)
         hashes = tuple(one.hash for one in (*candidate, *champion))
         return cls(candidate=mine, champion=theirs, hashes=hashes, problems=tuple(problems))
 
-    def pairs(
+    def pair_trials(
         self, suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
     ) -> list[tuple[EvidenceTrial, EvidenceTrial]]:
         """Return the trials of both policies with the same key, in the candidate's order."""
         partners = {trial.key: trial for trial in self.champion}
-        chosen = of_suites(self.candidate, suites, domain, without)
+        chosen = select_trials(self.candidate, suites, domain, without)
         return [(trial, partners[trial.key]) for trial in chosen if trial.key in partners]
 
-    def on_robot(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
+    def select_robot_trials(self, suites: Sequence[str], without: Sequence[str]) -> GateEvidence:
         """Return the evidence of robot trials only: domain ``real``, or one of ``suites``, run on a virtual robot."""
         mine, theirs = (
             tuple(
                 trial
-                for trial in of_suites(side, None, None, without)
+                for trial in select_trials(side, None, None, without)
                 if trial.key[0] == "real" or trial.key[1] in suites
             )
             for side in (self.candidate, self.champion)
@@ -94,7 +94,7 @@ class GateEvidence:
         return replace(self, candidate=mine, champion=theirs)
 
 
-def of_suites(
+def select_trials(
     trials: Sequence[EvidenceTrial], suites: Sequence[str] | None, domain: str | None, without: Sequence[str]
 ) -> list[EvidenceTrial]:
     """Return the trials of ``suites`` (None: of all suites except ``without``) in ``domain`` (None: in any)."""
@@ -106,7 +106,7 @@ def of_suites(
     ]
 
 
-def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def interleave_slices(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return an order of trials in which every slice has an equal share at every look, and the looks.
 
     The order is the first trial of each slice, then the second of each, and so on. Trials that are added to the slices
@@ -127,7 +127,7 @@ def in_turns(slices: Sequence[str]) -> tuple[NDArray[np.intp], NDArray[np.intp]]
     return order, looks.astype(np.intp)
 
 
-def _trials(evaluation: Evaluation) -> list[EvidenceTrial]:
+def _read_trials(evaluation: Evaluation) -> list[EvidenceTrial]:
     return [
         EvidenceTrial(
             key=(evaluation.domain, evaluation.suite, row["slice"], row["trial"]),
@@ -142,7 +142,7 @@ def _trials(evaluation: Evaluation) -> list[EvidenceTrial]:
     ]
 
 
-def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str, name: str | None) -> list[str]:
+def _find_other_policies(evaluations: Sequence[Evaluation], policy: str, side: str, name: str | None) -> list[str]:
     """Return a problem for each evaluation of a policy other than the given one."""
     return [
         f"an evaluation in {one.suite} given for the {side} is of {one.policy} ({one.policy_hash[:12] or 'no hash'}), "
@@ -153,7 +153,7 @@ def _strangers(evaluations: Sequence[Evaluation], policy: str, side: str, name: 
     ]
 
 
-def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
+def _find_setting_differences(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> list[str]:
     """Return a problem for evaluations of one suite with different settings, whose trials are no pairs."""
     found = list[str]()
     for mine, theirs in itertools.product(candidate, champion):
@@ -166,16 +166,16 @@ def _unlike(candidate: Sequence[Evaluation], champion: Sequence[Evaluation]) -> 
     return found
 
 
-def _partners(mine: Sequence[EvidenceTrial], theirs: Sequence[EvidenceTrial]) -> list[str]:
+def _find_unpaired_trials(mine: Sequence[EvidenceTrial], theirs: Sequence[EvidenceTrial]) -> list[str]:
     """Return a problem for trials that only one of both policies has."""
     here, there = {trial.key for trial in mine}, {trial.key for trial in theirs}
     return [
-        f"{len(missing)} trials have no partner by the {side} ({_named(sorted(missing))})"
+        f"{len(missing)} trials have no partner by the {side} ({_format_keys(sorted(missing))})"
         for side, missing in (("champion", here - there), ("candidate", there - here))
         if missing
     ]
 
 
-def _named(keys: Sequence[Key]) -> str:
+def _format_keys(keys: Sequence[Key]) -> str:
     shown = [f"{suite}/{part}/{trial}" for _, suite, part, trial in keys[:_SHOWN]]
     return ", ".join(shown) + (", …" if len(keys) > _SHOWN else "")

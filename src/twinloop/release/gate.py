@@ -66,7 +66,7 @@ def gate(
     )
     first = _evidence_rule(config, evidence, about)
     # The one look is used for suitable evidence only: unsuitable trials are not evaluated.
-    rest = [] if config.looks == "once" and not first.passed else _rules(config, evidence, about)
+    rest = [] if config.looks == "once" and not first.passed else _judge_rules(config, evidence, about)
     return GateDecision(
         candidate=config.candidate,
         candidate_hash=about.candidate_hash or (mine[0].policy_hash if mine else ""),
@@ -76,13 +76,13 @@ def gate(
         looks=config.looks,
         rules=(first, *rest),
         evidence=evidence.hashes,
-        robot_trials=len(evidence.on_robot(_robot_suites(config), config.regression_suites).candidate),
+        robot_trials=len(evidence.select_robot_trials(_robot_suites(config), config.regression_suites).candidate),
         plan=config.plan.to_json(),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
     )
 
 
-def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> list[RuleVerdict]:
+def _judge_rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> list[RuleVerdict]:
     """Return the verdict of every rule in the order of a decision; waived rules are not evaluated."""
     first = config.champion is None
     found = list[RuleVerdict]()
@@ -92,7 +92,7 @@ def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> li
     elif isinstance(config.success, SuccessRule):
         found += success_rules(config.success, config, evidence)
     else:
-        found.append(_waived("success", config.success))
+        found.append(_make_waived_verdict("success", config.success))
     if config.improves and not first:
         found.append(improvement_rule(config, evidence))
     asked: dict[str, Callable[[Any], RuleVerdict]] = {
@@ -105,7 +105,7 @@ def _rules(config: GateConfig, evidence: GateEvidence, known: GateContext) -> li
     }
     for name, ask in asked.items():
         rule = getattr(config, name)
-        found.append(_waived(name, rule) if isinstance(rule, WaivedRule) else ask(rule))
+        found.append(_make_waived_verdict(name, rule) if isinstance(rule, WaivedRule) else ask(rule))
     return found
 
 
@@ -137,5 +137,5 @@ def _evidence_rule(config: GateConfig, evidence: GateEvidence, known: GateContex
     )
 
 
-def _waived(rule: str, waived: WaivedRule) -> RuleVerdict:
+def _make_waived_verdict(rule: str, waived: WaivedRule) -> RuleVerdict:
     return RuleVerdict(rule=rule, verdict="waived", asked="nothing", reason=waived.waived)

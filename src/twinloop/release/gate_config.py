@@ -29,7 +29,7 @@ from twinloop.core.trials import Domain
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.release.plan import StagePlan
 from twinloop.tasks import DEFAULT_TASK
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 Looks = Literal["any", "once"]
 _RULES = ("success", "floor", "regressions", "latency", "context")  # that a file must give or waive
@@ -47,7 +47,7 @@ class WaivedRule(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _alone(cls, value: Any) -> Any:
+    def _check_alone(cls, value: Any) -> Any:
         beside = [str(key) for key in value if key != "waived"] if isinstance(value, dict) else []
         if beside:
             raise ValueError(
@@ -56,14 +56,14 @@ class WaivedRule(_Part):
         return value
 
 
-def _given_or_waived(value: Any) -> str:
+def _choose_tag(value: Any) -> str:
     """Return whether a value is a rule or a waived rule, so that a wrong value is checked against that form only."""
     return "[waived]" if isinstance(value, WaivedRule) or (isinstance(value, dict) and "waived" in value) else "[given]"
 
 
 _Rule = TypeVar("_Rule", bound=_Part)
 _OrWaived = Annotated[
-    Annotated[_Rule, Tag("[given]")] | Annotated[WaivedRule, Tag("[waived]")], Discriminator(_given_or_waived)
+    Annotated[_Rule, Tag("[given]")] | Annotated[WaivedRule, Tag("[waived]")], Discriminator(_choose_tag)
 ]
 
 
@@ -82,7 +82,7 @@ class SuccessRule(_Part):
     domain: Domain | None = None
 
     @model_validator(mode="after")
-    def _one(self) -> SuccessRule:
+    def _check_one_margin(self) -> SuccessRule:
         if (self.within is None) == (self.better is None):
             raise ValueError("give either within (a margin: not worse) or better (a least effect: better)")
         return self
@@ -164,7 +164,7 @@ class ContextRule(_Part):
     parameters: tuple[str, ...] = ("*",)
 
     @model_validator(mode="after")
-    def _place(self) -> ContextRule:
+    def _check_environment(self) -> ContextRule:
         if self.twin is None and (self.contract is None or self.distribution is None):
             raise ValueError("give twin, or both contract and distribution")
         return self
@@ -224,7 +224,7 @@ class GateConfig(_Part):
 
     @model_validator(mode="before")
     @classmethod
-    def _first(cls, value: Any) -> Any:
+    def _set_default_stages(cls, value: Any) -> Any:
         """Give a first champion no stages, unless the file has them."""
         if isinstance(value, dict) and "stages" not in value and value.get("champion", "") is None:
             return {**value, "stages": {"shadow": None, "canary": None}}
@@ -256,7 +256,7 @@ def parse_gate(value: Any, *, where: str = "the gate") -> GateConfig:
         more = (
             f"\nGive or waive every rule ({', '.join(_RULES)}); to waive one, write {{waived: WHY}}." if absent else ""
         )
-        raise InputError(describe(error, where=where, model=GateConfig) + more) from error
+        raise InputError(describe_errors(error, where=where, model=GateConfig) + more) from error
 
 
 def read_gate(path: Path) -> GateConfig:

@@ -33,7 +33,7 @@ class ShadowPlan:
     episodes: int = 10
 
     def __post_init__(self) -> None:
-        _within("quantile", self.quantile, 0.0, 1.0)
+        _require_between("quantile", self.quantile, 0.0, 1.0)
         if not self.limit > 0 or self.episodes < 1:
             raise InputError(
                 f"A shadow needs a limit above 0 and at least 1 episode, not {self.limit:g} and {self.episodes}."
@@ -54,13 +54,13 @@ class CanaryPlan:
     alpha: float = 0.05
 
     def __post_init__(self) -> None:
-        _within("share", self.share, 0.0, 1.0)
-        _within("alpha", self.alpha, 0.0, 1.0)
+        _require_between("share", self.share, 0.0, 1.0)
+        _require_between("alpha", self.alpha, 0.0, 1.0)
         if self.episodes < 1:
             raise InputError(f"A canary of {self.episodes} episodes has no result. Give at least one.")
 
     @property
-    def block(self) -> tuple[int, int]:
+    def block_sizes(self) -> tuple[int, int]:
         """Numbers of canary and champion episodes in one block of the test, close to their expected ratio."""
         odds = (1 - self.share) / self.share
         return (1, max(1, round(odds))) if odds >= 1 else (max(1, round(1 / odds)), 1)
@@ -78,7 +78,7 @@ class StagePlan(JsonRecord):
         """The stages in order; the last one is ``champion``."""
         return (*(("shadow",) if self.shadow else ()), *(("canary",) if self.canary else ()), "champion")
 
-    def after(self, stage: Stage) -> Stage:
+    def get_next_stage(self, stage: Stage) -> Stage:
         """Return the stage after ``stage``; after the last stage this is ``champion``."""
         if stage == "offline":
             return self.order[0]
@@ -147,7 +147,7 @@ def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecis
         return StageDecision(state="abort", reason=reason, figures=figures)
     from twinloop.stats import decision_blocks
 
-    wealth = canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
+    wealth = compute_canary_wealth(plan, [one.success for one in mine], [one.success for one in others])
     figures["p_worse"] = float(np.exp(-max(wealth.max(initial=0.0), 0.0)))
     if len(wealth) and int(decision_blocks(wealth, alpha=plan.alpha)):
         reason = (
@@ -160,7 +160,7 @@ def judge_canary(plan: CanaryPlan, told: Sequence[EpisodeOutcome]) -> StageDecis
     return StageDecision(state=state, reason=f"{len(mine)} of {plan.episodes} episodes as canary.", figures=figures)
 
 
-def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:
+def compute_canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> NDArray[np.float64]:
     """Return the log wealth after each block against "the canary is as good", empty before the first full block.
 
     Each arm is a queue in the order of its recorded episodes. The acting policy is drawn independently of the episode,
@@ -175,25 +175,25 @@ def canary_wealth(plan: CanaryPlan, canary: ArrayLike, champion: ArrayLike) -> N
         ``(…, nblock)``.
     """
     mine, others = np.asarray(canary, dtype=np.int64), np.asarray(champion, dtype=np.int64)
-    size_mine, size_others = plan.block
+    size_mine, size_others = plan.block_sizes
     blocks = min(mine.shape[-1] // size_mine, others.shape[-1] // size_others)
     if not blocks:
         return np.zeros((*mine.shape[:-1], 0))
     from twinloop.stats import log_e_rates  # imported here, because a rollback must not wait for it
 
     return log_e_rates(
-        _blocks(mine, blocks, size_mine),
-        _blocks(others, blocks, size_others),
+        _sum_blocks(mine, blocks, size_mine),
+        _sum_blocks(others, blocks, size_others),
         size_a=size_mine,
         size_b=size_others,
         alternative="less",
     )
 
 
-def _blocks(won: NDArray[np.int64], blocks: int, size: int) -> NDArray[np.int64]:
+def _sum_blocks(won: NDArray[np.int64], blocks: int, size: int) -> NDArray[np.int64]:
     return won[..., : blocks * size].reshape(*won.shape[:-1], blocks, size).sum(axis=-1)
 
 
-def _within(name: str, value: float, low: float, high: float) -> None:
+def _require_between(name: str, value: float, low: float, high: float) -> None:
     if not low < value < high:
         raise InputError(f"{name} must be between {low:g} and {high:g}, not {value:g}. Write 10 % as 0.1.")

@@ -13,7 +13,7 @@ from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.release.plan import Stage, StagePlan
 from twinloop.release.registry import PolicyRegistry
-from twinloop.release.stages import CandidateStage, StageTracker, begin, enter
+from twinloop.release.stages import CandidateStage, StageTracker, begin_stages, enter_stage
 from twinloop.release.version import PolicyVersion
 
 Target = Literal["shadow", "canary", "champion"]
@@ -57,8 +57,8 @@ def promote(
     registry.folder(version.reference)
     if force and not reason:
         raise InputError("--force skips the gate. Give the reason with --reason: the log records it.")
-    decision = None if force else passed_gate(registry, version)
-    with registry.changing() as connection:
+    decision = None if force else require_passed_gate(registry, version)
+    with registry.open_transaction() as connection:
         champion = registry.aliases().get("champion")
         if champion == version.reference:
             raise InputError(f"{champion} is the champion of {registry.deployment} already.")
@@ -67,14 +67,14 @@ def promote(
                 f"The gate compared {version.reference} with {decision.champion or 'no champion'}, but the champion of "
                 f"{registry.deployment} is now {champion or 'not set'}. Run the gate again against this champion."
             )
-        standing = StageTracker(registry).of(version.reference)
-        plan = _plan(standing, decision)
-        stage = _allowed(plan, standing, decision, to, force=force)
+        standing = StageTracker(registry).find_candidate(version.reference)
+        plan = _choose_plan(standing, decision)
+        stage = _choose_stage(plan, standing, decision, to, force=force)
         details = {"decision": None if decision is None else decision.hash, "forced": force, "reason": reason}
         if stage == "champion":
-            _crown(registry, connection, version.reference, champion, details)
+            _make_champion(registry, connection, version.reference, champion, details)
         else:
-            _send(registry, connection, version.reference, stage, plan, champion, details)
+            _start_stage(registry, connection, version.reference, stage, plan, champion, details)
     return StageChange(policy=version.reference, stage=stage, before=champion, reason=reason)
 
 
@@ -89,8 +89,8 @@ def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
     """
     if not reason:
         raise InputError("A rollback needs a reason, which the log records. Give it with --reason.")
-    with registry.changing() as connection:
-        reigns = reigned(registry.audit())
+    with registry.open_transaction() as connection:
+        reigns = list_champions(registry.audit())
         if len(reigns) < 2:
             held = registry.aliases().get("champion")
             had = f"{held} is the first champion" if held else "There is no champion"
@@ -98,16 +98,16 @@ def rollback(registry: PolicyRegistry, reason: str) -> StageChange:
         bad, good = reigns[-1], reigns[-2]
         registry.folder(good)
         moved: dict[str, str | None] = {"champion": good, "previous": reigns[-3] if len(reigns) > 2 else None}
-        moved |= _retire(registry, connection, "the champion was rolled back")
+        moved |= _retire_candidate(registry, connection, "the champion was rolled back")
         if registry.aliases().get("candidate") == bad:
             moved["candidate"] = None
-        enter(registry, connection, bad, "rolled back", reason=reason)
-        enter(registry, connection, good, "champion")
-        registry.write(connection, "rollback", good, moved, {"from": bad, "reason": reason})
+        enter_stage(registry, connection, bad, "rolled back", reason=reason)
+        enter_stage(registry, connection, good, "champion")
+        registry.record_change(connection, "rollback", good, moved, {"from": bad, "reason": reason})
     return StageChange(policy=good, stage="champion", before=bad, reason=reason)
 
 
-def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
+def list_champions(entries: Sequence[log.AuditEntry]) -> list[str]:
     """Return the champions of the log in order, the present one last; a rollback removes the last one."""
     found = list[str]()
     for entry in entries:
@@ -118,7 +118,7 @@ def reigned(entries: Sequence[log.AuditEntry]) -> list[str]:
     return found
 
 
-def passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecision:
+def require_passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecision:
     """Return the newest decision about a version, which must have passed and not be followed by a rollback.
 
     Raises:
@@ -146,14 +146,14 @@ def passed_gate(registry: PolicyRegistry, version: PolicyVersion) -> GateDecisio
     return last
 
 
-def _plan(standing: CandidateStage | None, decision: GateDecision | None) -> StagePlan:
+def _choose_plan(standing: CandidateStage | None, decision: GateDecision | None) -> StagePlan:
     """Return the plan of the gate's file; a version that was forced keeps its plan."""
     if decision is not None and decision.plan:
         return StagePlan.from_json(decision.plan)
     return StagePlan() if standing is None else standing.plan
 
 
-def _allowed(
+def _choose_stage(
     plan: StagePlan, standing: CandidateStage | None, decision: GateDecision | None, to: Target | None, *, force: bool
 ) -> Stage:
     """Return the stage that a version may enter now.
@@ -165,7 +165,7 @@ def _allowed(
     # After a new decision, a retired or rolled-back version starts again; an aborted one does not.
     if at in ("retired", "rolled back", "champion"):
         at = "offline"
-    following = plan.after(at)
+    following = plan.get_next_stage(at)
     if force:
         return to or "champion"
     if standing is not None and at == "aborted":
@@ -185,7 +185,7 @@ def _allowed(
     return following
 
 
-def _send(
+def _start_stage(
     registry: PolicyRegistry,
     connection: sqlite3.Connection,
     policy: str,
@@ -195,7 +195,7 @@ def _send(
     details: dict[str, Any],
 ) -> None:
     """Move a candidate to shadow or canary; a champion must exist."""
-    busy = StageTracker(registry).now
+    busy = StageTracker(registry).current_candidate
     if busy is not None and busy.policy != policy:
         raise InputError(
             f"{busy.policy} is in {busy.stage} of {registry.deployment}. Only one candidate is possible at a time: "
@@ -210,28 +210,28 @@ def _send(
         raise InputError(
             f"The plan of {policy} has no stage {stage}. Add it to the gate's file: stages: {{{stage}: …}}."
         )
-    begin(registry, connection, policy, stage, plan, champion)
+    begin_stages(registry, connection, policy, stage, plan, champion)
     moved: dict[str, str | None] = {"shadow": None, "canary": None, "candidate": policy, stage: policy}
-    registry.write(connection, "stage", policy, moved, {**details, "stage": stage, "plan": plan.to_json()})
+    registry.record_change(connection, "stage", policy, moved, {**details, "stage": stage, "plan": plan.to_json()})
 
 
-def _crown(
+def _make_champion(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, champion: str | None, details: dict[str, Any]
 ) -> None:
     """Make a version the champion; the former champion becomes ``previous``."""
-    enter(registry, connection, policy, "champion")
+    enter_stage(registry, connection, policy, "champion")
     moved: dict[str, str | None] = {stage: None for stage, who in registry.aliases().items() if who == policy}
-    moved |= _retire(registry, connection, f"{policy} became the champion")
+    moved |= _retire_candidate(registry, connection, f"{policy} became the champion")
     if champion is not None:
-        enter(registry, connection, champion, "retired", reason=f"{policy} became the champion")
+        enter_stage(registry, connection, champion, "retired", reason=f"{policy} became the champion")
     moved |= {"champion": policy, "previous": champion}
-    registry.write(connection, "promote", policy, moved, {**details, "stage": "champion"})
+    registry.record_change(connection, "promote", policy, moved, {**details, "stage": "champion"})
 
 
-def _retire(registry: PolicyRegistry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
+def _retire_candidate(registry: PolicyRegistry, connection: sqlite3.Connection, why: str) -> dict[str, str | None]:
     """Retire the candidate in shadow or canary, because the champion it is compared with changes."""
-    busy = StageTracker(registry).now
+    busy = StageTracker(registry).current_candidate
     if busy is None:
         return {}
-    enter(registry, connection, busy.policy, "retired", reason=why)
+    enter_stage(registry, connection, busy.policy, "retired", reason=why)
     return {busy.stage: None}

@@ -17,27 +17,27 @@ from typing import TYPE_CHECKING, Any
 
 from twinloop.catalog import Workspace
 from twinloop.catalog import audit as log
-from twinloop.catalog.fsck_state import different
-from twinloop.catalog.parts import sync, ulid
+from twinloop.catalog.fsck_state import describe_changed_files
+from twinloop.catalog.parts import flush_folder, ulid
 from twinloop.catalog.state import now
 from twinloop.core.decision import GateDecision
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.core.extension import PICKLE_SUFFIXES
 from twinloop.core.files import dumps, sha256_file, sha256_json
-from twinloop.dataset.storage.snapshot import locked
+from twinloop.dataset.storage.snapshot import hold_folder_lock
 from twinloop.release.version import (
     MAIN,
     Alias,
     PolicyVersion,
-    aliases,
     check_name,
-    describe,
-    person,
-    policy_hash,
-    resolve,
-    text,
-    versions,
+    compute_policy_hash,
+    describe_version,
+    format_record,
+    get_current_user,
+    list_aliases,
+    list_versions,
+    resolve_version,
 )
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 STAGED = ".adding-"
 
 
-def files_of(folder: Path) -> dict[str, str]:
+def hash_files(folder: Path) -> dict[str, str]:
     """Return the SHA-256 of every file in a folder, by its path relative to the folder.
 
     Raises:
@@ -71,27 +71,27 @@ def files_of(folder: Path) -> dict[str, str]:
     return found
 
 
-def hash_of(files: Mapping[str, str]) -> str:
+def combine_file_hashes(files: Mapping[str, str]) -> str:
     """Return the hash of a folder from the hashes of its files, as `core.files.sha256_tree` computes it."""
     return sha256_json(sorted(files.items()))
 
 
 @contextlib.contextmanager
-def staged(folder: Path, home: Path, files: Mapping[str, str]) -> Iterator[Path]:
-    """Copy a folder, read-only and flushed to the disk, next to its final place; the block must `place` it.
+def stage_copy(folder: Path, home: Path, files: Mapping[str, str]) -> Iterator[Path]:
+    """Copy a folder, read-only and flushed to the disk, next to its final place; the block must `place_copy` it.
 
     A copy that was not placed is removed when the block ends.
 
     Args:
         folder: folder to copy.
         home: parent folder of the copy.
-        files: result of `files_of`; the copy must have the same hashes.
+        files: result of `hash_files`; the copy must have the same hashes.
 
     Raises:
         DatasetError: the disk is full, or the folder changed while it was copied; no files remain.
     """
     copy = home / f"{STAGED}{ulid()}"
-    with locked(copy):
+    with hold_folder_lock(copy):
         try:
             _copy(folder, copy, files)
             yield copy
@@ -105,8 +105,8 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
             target = copy / name
             target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(folder / name, target)
-            sync(target)
-        changed = different(copy, files)
+            flush_folder(target)
+        changed = describe_changed_files(copy, files)
         if changed:
             raise DatasetError(
                 f"{folder} changed while it was copied: {changed}. Wait until it is complete, then add it again."
@@ -118,19 +118,19 @@ def _copy(folder: Path, copy: Path, files: Mapping[str, str]) -> None:
         ) from error
 
 
-def sweep(home: Path) -> None:
+def remove_leftovers(home: Path) -> None:
     """Remove copies and locks of ended processes from a folder. Those of a running process are locked and remain."""
     copies = {path.name for path in home.glob(f"{STAGED}*")}
     copies |= {path.name[1 : -len(".lock")] for path in home.glob(f".{STAGED}*.lock")}
     for name in copies:
-        with contextlib.suppress(DatasetError), locked(home / name):
+        with contextlib.suppress(DatasetError), hold_folder_lock(home / name):
             _discard(home / name)
 
 
-def place(copy: Path, target: Path) -> None:
+def place_copy(copy: Path, target: Path) -> None:
     """Move a copy to its final place, so that it remains there even if this process ends."""
     copy.replace(target)
-    sync(target.parent)
+    flush_folder(target.parent)
 
 
 def _discard(folder: Path) -> None:
@@ -146,7 +146,7 @@ def _protect(folder: Path) -> None:
     for path in below:
         path.chmod(0o555 if path.is_dir() else 0o444)
     for path in [*[path for path in below if path.is_dir()], folder]:
-        sync(path)
+        flush_folder(path)
     folder.chmod(0o555)
 
 
@@ -163,7 +163,7 @@ class PolicyRegistry:
     """
 
     def __init__(self, workspace: Workspace, *, deployment: str = MAIN, who: str | None = None) -> None:
-        self.workspace, self.deployment, self.who = workspace, deployment, who or person()
+        self.workspace, self.deployment, self.who = workspace, deployment, who or get_current_user()
         self.home = workspace.root / "policies"
 
     def add(
@@ -192,21 +192,23 @@ class PolicyRegistry:
         """
         folder = Path(folder)
         name = check_name(name or folder.resolve().name)
-        files = files_of(folder)
-        digest = hash_of(files)
-        sweep(self.home / name)
-        known = self._same(name, digest)
+        files = hash_files(folder)
+        digest = combine_file_hashes(files)
+        remove_leftovers(self.home / name)
+        known = self._find_same_version(name, digest)
         if known is not None:
-            self._put_back(known, folder, files)
+            self._repair_copy(known, folder, files)
             return known.reference
-        policy = policy_hash(folder) if policy is None else policy
-        made = describe(folder, files, self.workspace, policy)
-        made["evaluations"] = [self.keep(one) for one in evidence]
-        with staged(folder, self.home / name, files) as copy, self.changing() as connection:
-            version = self._number(connection, name, digest)
+        policy = compute_policy_hash(folder) if policy is None else policy
+        made = describe_version(folder, files, self.workspace, policy)
+        made["evaluations"] = [self.store_evaluation(one) for one in evidence]
+        with stage_copy(folder, self.home / name, files) as copy, self.open_transaction() as connection:
+            version = self._get_next_number(connection, name, digest)
             if version is not None:
-                self._enter(connection, copy, (name, version, digest, policy, text(made), now(), self.who))
-        found = self._same(name, digest)
+                self._insert_version(
+                    connection, copy, (name, version, digest, policy, format_record(made), now(), self.who)
+                )
+        found = self._find_same_version(name, digest)
         assert found is not None  # noqa: S101 - it was entered, or another process had entered it
         return found.reference
 
@@ -216,7 +218,7 @@ class PolicyRegistry:
         Raises:
             UnknownNameError: no version has this reference.
         """
-        return resolve(self.workspace.state, reference, self.deployment)
+        return resolve_version(self.workspace.state, reference, self.deployment)
 
     def folder(self, reference: str) -> Path:
         """Return the folder of a version after checking that every file is unchanged since it was added.
@@ -227,7 +229,7 @@ class PolicyRegistry:
         """
         version = self.version(reference)
         folder = self.home / version.name / str(version.version)
-        wrong = different(folder, version.record["files"])
+        wrong = describe_changed_files(folder, version.record["files"])
         if wrong:
             raise DatasetError(
                 f"{version.reference} in {folder} has changed since it was added: {wrong}. Restore these files from a "
@@ -243,15 +245,15 @@ class PolicyRegistry:
 
     def versions(self) -> list[PolicyVersion]:
         """Return all versions, oldest first."""
-        return versions(self.workspace.state)
+        return list_versions(self.workspace.state)
 
     def aliases(self) -> dict[str, str]:
         """Return the version reference of each alias of this deployment."""
-        return aliases(self.workspace.state, self.deployment)
+        return list_aliases(self.workspace.state, self.deployment)
 
     def audit(self) -> list[log.AuditEntry]:
         """Return the log of this deployment, oldest first."""
-        return log.entries(self.workspace.state, self.deployment)
+        return log.read_entries(self.workspace.state, self.deployment)
 
     def decisions(self, reference: str) -> list[GateDecision]:
         """Return the gate's decisions about a version in this deployment, oldest first."""
@@ -273,16 +275,16 @@ class PolicyRegistry:
             *(decision.hash, self.deployment, candidate, champion, decision.passed, decision.looks),
             *(dumps(list(decision.evidence)), dumps(decision.to_json()), now()),
         )
-        with self.changing() as connection:
+        with self.open_transaction() as connection:
             if connection.execute("SELECT 1 FROM gate_decisions WHERE decision = ?", values[:1]).fetchone():
                 return decision.hash
             connection.execute("INSERT INTO gate_decisions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)", values)
             changed = {"candidate": candidate} if decision.passed else {}
             details = {"passed": decision.passed, "decision": decision.hash, "reasons": list(decision.reasons)}
-            self.write(connection, "gate", candidate, changed, {**details, "evidence": list(decision.evidence)})
+            self.record_change(connection, "gate", candidate, changed, {**details, "evidence": list(decision.evidence)})
         return decision.hash
 
-    def point(self, alias: Alias, reference: str | None, *, reason: str) -> None:
+    def move_alias(self, alias: Alias, reference: str | None, *, reason: str) -> None:
         """Move or remove an alias other than ``champion`` and ``previous``, which promotion and rollback move.
 
         Raises:
@@ -299,11 +301,11 @@ class PolicyRegistry:
         policy = held if reference is None else self.version(reference).reference
         if policy is None:
             return
-        with self.changing() as connection:
+        with self.open_transaction() as connection:
             moved = {alias: None if reference is None else policy}
-            self.write(connection, "alias", policy, moved, {"reason": reason})
+            self.record_change(connection, "alias", policy, moved, {"reason": reason})
 
-    def keep(self, evaluation: Evaluation) -> dict[str, Any]:
+    def store_evaluation(self, evaluation: Evaluation) -> dict[str, Any]:
         """Store an evaluation in the registry by its hash and return its summary."""
         folder = self.home / EVIDENCE / evaluation.hash
         if not (folder / "evaluation.json").is_file():
@@ -313,20 +315,20 @@ class PolicyRegistry:
         return {"hash": evaluation.hash, **facts, "successes": won, "trials": tried}
 
     @contextlib.contextmanager
-    def changing(self) -> Iterator[sqlite3.Connection]:
+    def open_transaction(self) -> Iterator[sqlite3.Connection]:
         """Open a transaction that may add to the log, and store its newest entry's hash in a file.
 
         Raises:
             DatasetError: the workspace cannot be written, or another process was writing for too long.
         """
         state, root = self.workspace.state, self.workspace.root
-        if not log.head(state)[0]:
-            log.witness(root, state)
+        if not log.read_newest_entry(state)[0]:
+            log.write_head_file(root, state)
         with state.transaction() as connection:
             yield connection
-        log.witness(root, state)
+        log.write_head_file(root, state)
 
-    def write(
+    def record_change(
         self,
         connection: sqlite3.Connection,
         action: str,
@@ -345,37 +347,39 @@ class PolicyRegistry:
                     "INSERT OR REPLACE INTO policy_aliases VALUES (?, ?, ?, ?)", (self.deployment, alias, target, now())
                 )
         given = {**details, "aliases": dict(moved)}
-        log.append(connection, who=self.who, action=action, policy=policy, deployment=self.deployment, details=given)
+        log.append_entry(
+            connection, who=self.who, action=action, policy=policy, deployment=self.deployment, details=given
+        )
 
-    def _same(self, name: str, digest: str) -> PolicyVersion | None:
+    def _find_same_version(self, name: str, digest: str) -> PolicyVersion | None:
         """Return the version of this name with exactly these files, or None."""
         return next((one for one in self.versions() if one.name == name and one.hash == digest), None)
 
-    def _put_back(self, version: PolicyVersion, folder: Path, files: Mapping[str, str]) -> None:
+    def _repair_copy(self, version: PolicyVersion, folder: Path, files: Mapping[str, str]) -> None:
         """Replace a damaged copy in the registry by the same files."""
         target = self.home / version.name / str(version.version)
-        if different(target, version.record["files"]):
-            with staged(folder, target.parent, files) as copy, self.workspace.state.transaction():
-                _aside(target)
-                place(copy, target)
+        if describe_changed_files(target, version.record["files"]):
+            with stage_copy(folder, target.parent, files) as copy, self.workspace.state.transaction():
+                _move_aside(target)
+                place_copy(copy, target)
 
-    def _number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
+    def _get_next_number(self, connection: sqlite3.Connection, name: str, digest: str) -> int | None:
         """Return the next version number of a name; None if another process has added the same files meanwhile."""
         rows = connection.execute("SELECT version, hash FROM policy_versions WHERE name = ?", (name,)).fetchall()
         if any(row[1] == digest for row in rows):
             return None
         return 1 + max((row[0] for row in rows), default=0)
 
-    def _enter(self, connection: sqlite3.Connection, copy: Path, row: tuple[Any, ...]) -> None:
+    def _insert_version(self, connection: sqlite3.Connection, copy: Path, row: tuple[Any, ...]) -> None:
         """Move a copy to its place and insert its row. Files that an ended process left there are moved away."""
         target = self.home / row[0] / str(row[1])
-        _aside(target)
-        place(copy, target)
+        _move_aside(target)
+        place_copy(copy, target)
         connection.execute("INSERT INTO policy_versions VALUES (?, ?, ?, ?, ?, ?, ?)", row)
-        self.write(connection, "add", f"{row[0]}@{row[1]}", {}, {"hash": row[2], "policy": row[3]})
+        self.record_change(connection, "add", f"{row[0]}@{row[1]}", {}, {"hash": row[2], "policy": row[3]})
 
 
-def _aside(target: Path) -> None:
+def _move_aside(target: Path) -> None:
     """Rename files that already exist at the path of a version."""
     if target.exists():
         target.replace(target.with_name(f".left-{ulid()}"))

@@ -17,7 +17,7 @@ from twinloop.core.decision import RuleVerdict
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
 from twinloop.randomize import read_identified
-from twinloop.release.evidence import EvidenceTrial, GateEvidence, of_suites
+from twinloop.release.evidence import EvidenceTrial, GateEvidence, select_trials
 from twinloop.release.gate_config import ContextRule, GateConfig, InvariantRule, LatencyRule, RegressionRule
 from twinloop.release.version import TrainingRecord
 from twinloop.rollout.observing import offered_contract
@@ -41,7 +41,7 @@ def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | Non
     twin = None if rule.twin is None else load_twin(rule.twin)
     if contract is None:
         return verdict(verdict="missing", reason="the candidate has no contract in its config.json")
-    unlike = _unlike(rule, contract)
+    unlike = _find_contract_differences(rule, contract)
     figures: dict[str, Any] = {"contract": unlike, "twin_hash": None if twin is None else twin.hash}
     if unlike:
         return verdict(verdict="no", reason=f"the contract does not fit: {'; '.join(unlike)}", evidence=figures)
@@ -49,7 +49,7 @@ def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | Non
         reason = "the workspace has no record of its simulated training episodes; train it on a dataset version"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     if rule.distribution is not None:
-        return _covered(rule, rule.distribution, verdict, trained, figures)
+        return _check_coverage(rule, rule.distribution, verdict, trained, figures)
     assert twin is not None  # noqa: S101 - the configuration requires a twin if there is no distribution
     if twin.hash in trained.twins:
         reason = f"{trained.episodes} episodes of training come from exactly the twin {twin.name}"
@@ -62,7 +62,7 @@ def context_rule(rule: ContextRule, contract: Any, trained: TrainingRecord | Non
     return verdict(verdict="no", reason=reason, evidence=figures)
 
 
-def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
+def compute_intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, float]]:
     """Return the interval of each determined parameter at a level, in SI, within its bounds, scaled by ``kappa``."""
     z = float(ndtri((1 + level) / 2)) * math.sqrt(found.kappa)
     made: dict[str, tuple[float, float]] = {}
@@ -76,55 +76,56 @@ def intervals(found: ParamDistribution, level: float) -> dict[str, tuple[float, 
     return made
 
 
-def _covered(
+def _check_coverage(
     rule: ContextRule, folder: Path, verdict: partial[RuleVerdict], trained: TrainingRecord, figures: dict[str, Any]
 ) -> RuleVerdict:
     """Check that every interval of the identify run in a folder is within the range of the training data."""
     found = ParamDistribution.from_json(read_identified(folder)["distribution"])
     rows = [
-        _row(name, ends, trained.ranges.get(name))
-        for name, ends in intervals(found, rule.level).items()
+        _compare_ranges(name, ends, trained.ranges.get(name))
+        for name, ends in compute_intervals(found, rule.level).items()
         if any(fnmatchcase(name, pattern) for pattern in rule.parameters)
     ]
     outside = [row for row in rows if not row["inside"]]
-    figures |= {"parameters": rows, "undetermined": list(found.undetermined), "episodes": trained.episodes}
+    figures |= {"parameters": rows, "undetermined": list(found.unidentified_parameters), "episodes": trained.episodes}
     if not rows:
         reason = "the identified distribution determines none of the selected parameters"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     if outside:
-        reason = f"{len(outside)} of {len(rows)} identified parameters are outside: {_undrawn(outside)}"
+        reason = f"{len(outside)} of {len(rows)} identified parameters are outside: {_format_uncovered(outside)}"
         return verdict(verdict="no", reason=reason, evidence=figures)
-    left = len(found.undetermined)
+    left = len(found.unidentified_parameters)
     said = f" ({left} more are not determined by the log)" if left else ""
     reason = f"{len(rows)} identified parameters are within the ranges of {trained.episodes} episodes{said}"
     return verdict(verdict="yes", reason=reason, evidence=figures)
 
 
-def _row(name: str, ends: tuple[float, float], drawn: tuple[float, float] | None) -> dict[str, Any]:
+def _compare_ranges(name: str, ends: tuple[float, float], drawn: tuple[float, float] | None) -> dict[str, Any]:
     inside = drawn is not None and drawn[0] <= ends[0] and ends[1] <= drawn[1]
     return {"name": name, "identified": list(ends), "drawn": None if drawn is None else list(drawn), "inside": inside}
 
 
-def _undrawn(rows: Sequence[dict[str, Any]]) -> str:
+def _format_uncovered(rows: Sequence[dict[str, Any]]) -> str:
     said = [
-        f"{row['name']} {_range(row['identified'])}, drawn {_range(row['drawn']) if row['drawn'] else 'never'}"
+        f"{row['name']} {_format_range(row['identified'])}, drawn "
+        f"{_format_range(row['drawn']) if row['drawn'] else 'never'}"
         for row in rows[:_SHOWN]
     ]
     return "; ".join(said) + ("; …" if len(rows) > _SHOWN else "")
 
 
-def _range(ends: Sequence[float]) -> str:
+def _format_range(ends: Sequence[float]) -> str:
     return f"[{ends[0]:.4g}, {ends[1]:.4g}]"
 
 
-def _unlike(rule: ContextRule, contract: Any) -> list[str]:
+def _find_contract_differences(rule: ContextRule, contract: Any) -> list[str]:
     """Return the differences of the contracts that prevent the candidate from running in this environment."""
     if rule.contract is not None:
         offered = Contract.from_json(read_json(rule.contract))
     else:
         twin = load_twin(rule.twin or "")
         offered = offered_contract(twin, open_task(rule.task, twin), cameras=rule.cameras)
-    return Contract.from_json(contract).differences(offered)
+    return Contract.from_json(contract).find_differences(offered)
 
 
 def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
@@ -142,13 +143,17 @@ def invariant_rule(rule: InvariantRule, config: GateConfig, evidence: GateEviden
     lost = [trial for trial in trials if not trial.valid]
     failed = [t for t in trials if not t.won and (t.key[2] in must or t.slice in must)]
     found = [
-        *([f"{len(broken)} of {len(trials)} trials broke a limit ({_named(broken)})"] if broken else []),
-        *([f"{len(failed)} trials that must succeed failed ({_named(failed)})"] if failed else []),
-        *([f"{len(lost)} worlds were invalid ({_named(lost)})"] if len(lost) > rule.invalid * len(trials) else []),
+        *([f"{len(broken)} of {len(trials)} trials broke a limit ({_format_trials(broken)})"] if broken else []),
+        *([f"{len(failed)} trials that must succeed failed ({_format_trials(failed)})"] if failed else []),
+        *(
+            [f"{len(lost)} worlds were invalid ({_format_trials(lost)})"]
+            if len(lost) > rule.invalid * len(trials)
+            else []
+        ),
     ]
     lacking = [
         *(["there are no trials"] if not trials else []),
-        *([f"{len(unknown)} trials have no record of broken limits ({_named(unknown)})"] if unknown else []),
+        *([f"{len(unknown)} trials have no record of broken limits ({_format_trials(unknown)})"] if unknown else []),
         *([f"no trial of {', '.join(missing)}"] if missing else []),
     ]
     figures = {"trials": len(trials), "broken": len(broken), "lost": len(lost), "failed": len(failed)}
@@ -172,8 +177,8 @@ def regression_rule(
     """
     asked = f"no stored failure that the champion handles (in {rule.handled:.0%} of trials) and the candidate does not"
     verdict = partial(RuleVerdict, rule="regressions", asked=asked)
-    sides = (of_suites(side, rule.suites, None, ()) for side in (evidence.candidate, evidence.champion))
-    mine, theirs = (_handled(side, rule.handled) for side in sides)
+    sides = (select_trials(side, rule.suites, None, ()) for side in (evidence.candidate, evidence.champion))
+    mine, theirs = (_find_handled(side, rule.handled) for side in sides)
     if stored is None and not mine:
         reason = f"there are no trials of {', '.join(rule.suites)}, and no workspace with the stored failures"
         return verdict(verdict="missing", reason=reason)
@@ -182,10 +187,10 @@ def regression_rule(
     lost = [name for name, ok in mine.items() if not ok and theirs.get(name, False)]
     figures: dict[str, Any] = {"scenarios": len(mine), "handled": sum(mine.values()), "lost": lost, "untried": untried}
     if lost:
-        reason = f"{len(lost)} of {len(mine)} stored failures occur again: {_first_names(lost)}"
+        reason = f"{len(lost)} of {len(mine)} stored failures occur again: {_join_first_names(lost)}"
         return verdict(verdict="no", reason=reason, evidence=figures)
     if untried:
-        reason = f"{len(untried)} stored failures were not tried by both: {_first_names(untried)}"
+        reason = f"{len(untried)} stored failures were not tried by both: {_join_first_names(untried)}"
         return verdict(verdict="missing", reason=reason, evidence=figures)
     new = sum(ok and not theirs.get(name, False) for name, ok in mine.items())
     reason = f"{sum(mine.values())} of {len(mine)} handled, {new} of them new" if mine else "no failure is stored"
@@ -217,7 +222,7 @@ def latency_rule(rule: LatencyRule, config: GateConfig, evidence: GateEvidence) 
     return verdict(verdict="yes" if high <= rule.budget_s else "no", reason=reason, evidence=figures)
 
 
-def _handled(trials: Sequence[EvidenceTrial], share: float) -> dict[str, bool]:
+def _find_handled(trials: Sequence[EvidenceTrial], share: float) -> dict[str, bool]:
     """Return whether each scenario, one per slice, is handled."""
     outcomes: dict[str, list[bool]] = {}
     for trial in trials:
@@ -225,11 +230,11 @@ def _handled(trials: Sequence[EvidenceTrial], share: float) -> dict[str, bool]:
     return {name: sum(won) >= share * len(won) for name, won in outcomes.items()}
 
 
-def _named(trials: Sequence[EvidenceTrial]) -> str:
-    return _first_names(
+def _format_trials(trials: Sequence[EvidenceTrial]) -> str:
+    return _join_first_names(
         [f"{trial.slice}/{trial.key[3]}" + (f": {trial.reason}" if trial.reason else "") for trial in trials]
     )
 
 
-def _first_names(names: Sequence[str]) -> str:
+def _join_first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else "")

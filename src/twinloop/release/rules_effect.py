@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.decision import RuleVerdict, Verdict
 from twinloop.core.plain import JsonRecord
-from twinloop.release.evidence import EvidenceTrial, GateEvidence, in_turns, of_suites
+from twinloop.release.evidence import EvidenceTrial, GateEvidence, interleave_slices, select_trials
 from twinloop.release.gate_config import FloorRule, GateConfig, ImprovementRule, Looks, RobotRule, SuccessRule
 from twinloop.stats import MOST_PAIRS, PairedCounts, clopper_pearson, log_e_mean, mcnemar, paired_p_value
 
@@ -50,7 +50,7 @@ class PairedEffect(JsonRecord):
         return "against" if self.p_against <= self.alpha else "open"
 
 
-def compare(
+def compare_pairs(
     candidate: ArrayLike,
     champion: ArrayLike,
     slices: Sequence[str],
@@ -73,14 +73,16 @@ def compare(
         alpha: level.
         looks: ``any`` or ``once``.
     """
-    order, at = in_turns(slices)
+    order, at = interleave_slices(slices)
     a, b = np.asarray(candidate, dtype=np.float64)[order], np.asarray(champion, dtype=np.float64)[order]
     off = a - b
-    p_value, p_against = (_p(log_wealth(off, margin, at, alternative=side)) for side in ("greater", "less"))
+    p_value, p_against = (
+        _compute_p_value(log_wealth(off, margin, at, alternative=side)) for side in ("greater", "less")
+    )
     method = "e-process of paired differences, valid at every look"
     binary = bool(np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all())
     if looks == "once" and binary and len(off) <= MOST_PAIRS:
-        p_value, p_against = _exact(a, b, margin)
+        p_value, p_against = _compute_exact_p_values(a, b, margin)
         method = "McNemar's exact test" if margin == 0 else "exact unconditional test of pairs (Tango's statistic)"
     return PairedEffect(
         margin=margin,
@@ -89,11 +91,11 @@ def compare(
         wins=int((off > 0).sum()),
         losses=int((off < 0).sum()),
         difference=float(off.mean()),
-        low=_low(off, at, alpha),
+        low=_compute_lower_limit(off, at, alpha),
         p_value=p_value,
         p_against=p_against,
         method=method,
-        further=_further(off, margin, alpha),
+        further=_estimate_further_pairs(off, margin, alpha),
     )
 
 
@@ -107,7 +109,7 @@ def log_wealth(
     """Return the logarithm of the wealth at each look, ``(…, nlook)``, against mean(difference) ≤ ``margin``.
 
     Args:
-        difference: candidate minus champion of each pair, in the order of `in_turns`, ``(…, n)``.
+        difference: candidate minus champion of each pair, in the order of `interleave_slices`, ``(…, n)``.
         margin: margin of the hypothesis.
         looks: number of pairs at each look, ``(nlook,)``.
         alternative: ``less`` bets against mean(difference) ≥ ``margin``.
@@ -115,23 +117,23 @@ def log_wealth(
     return log_e_mean(difference, margin, low=-1.0, high=1.0, alternative=alternative, bets="even")[..., looks - 1]
 
 
-def rate_low(won: ArrayLike, alpha: float) -> float:
+def compute_rate_limit(won: ArrayLike, alpha: float) -> float:
     """Return a lower confidence limit of the rate of outcomes ``(n,)`` with error at most α, valid at every look."""
-    return _largest(
+    return _search_largest_rejected(
         lambda rate: float(log_e_mean(won, rate, alternative="greater", bets="even").max()), 0.0, 1.0, alpha
     )
 
 
-def below_rate(won: ArrayLike, rate: float) -> float:
+def compute_below_p_value(won: ArrayLike, rate: float) -> float:
     """Return the anytime-valid p-value of the hypothesis that the rate is at least ``rate``."""
-    return _p(log_e_mean(won, rate, alternative="less", bets="even"))
+    return _compute_p_value(log_e_mean(won, rate, alternative="less", bets="even"))
 
 
-def _p(log_e: NDArray[np.float64]) -> float:
+def _compute_p_value(log_e: NDArray[np.float64]) -> float:
     return float(np.exp(-max(float(log_e.max()), 0.0)))
 
 
-def _exact(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tuple[float, float]:
+def _compute_exact_p_values(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tuple[float, float]:
     only_a, only_b = int((a > b).sum()), int((b > a).sum())
     both = int(((a == 1) & (b == 1)).sum())
     counts = PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=len(a) - both - only_a - only_b)
@@ -141,12 +143,12 @@ def _exact(a: NDArray[np.float64], b: NDArray[np.float64], margin: float) -> tup
     return paired_p_value(counts, difference=margin), paired_p_value(turned, difference=-margin)
 
 
-def _low(off: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
+def _compute_lower_limit(off: NDArray[np.float64], looks: NDArray[np.intp], alpha: float) -> float:
     """Return the largest margin that is rejected, together with all smaller ones."""
-    return _largest(lambda margin: float(log_wealth(off, margin, looks).max()), -1.0, 1.0, alpha)
+    return _search_largest_rejected(lambda margin: float(log_wealth(off, margin, looks).max()), -1.0, 1.0, alpha)
 
 
-def _largest(wealth: Callable[[float], float], low: float, high: float, alpha: float) -> float:
+def _search_largest_rejected(wealth: Callable[[float], float], low: float, high: float, alpha: float) -> float:
     """Return the largest rejected value if the wealth decreases with the value; ``low`` if none is rejected."""
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
@@ -154,7 +156,7 @@ def _largest(wealth: Callable[[float], float], low: float, high: float, alpha: f
     return low
 
 
-def _further(off: NDArray[np.float64], margin: float, alpha: float) -> int | None:
+def _estimate_further_pairs(off: NDArray[np.float64], margin: float, alpha: float) -> int | None:
     """Estimate the missing pairs if the wealth grows as with the best constant bet; None if it does not grow."""
     bets = np.linspace(0.01, 0.99, 99)[:, None] / (1 + margin)
     growth = float(np.log1p(bets * (off - margin)).mean(axis=1).max())
@@ -171,40 +173,45 @@ Pairs = Sequence[tuple[EvidenceTrial, EvidenceTrial]]
 
 def success_rules(rule: SuccessRule, config: GateConfig, evidence: GateEvidence) -> list[RuleVerdict]:
     """Compare the candidate with the champion over all trials and, if requested, in every slice."""
-    pairs = evidence.pairs(rule.suites, rule.domain, config.regression_suites)
-    asked = f"better than {config.champion} by more than {_points(rule.margin)}"
+    pairs = evidence.pair_trials(rule.suites, rule.domain, config.regression_suites)
+    asked = f"better than {config.champion} by more than {_format_points(rule.margin)}"
     if rule.within is not None:
-        asked = f"not worse than {config.champion} by {_points(rule.within)} or more"
-    found = [_verdict("success", asked, _compared(pairs, "success", rule.margin, config.alpha, config), config)]
+        asked = f"not worse than {config.champion} by {_format_points(rule.within)} or more"
+    found = [
+        _make_verdict("success", asked, _compare_metric(pairs, "success", rule.margin, config.alpha, config), config)
+    ]
     if rule.slices is not None:
-        found.append(_every_slice(rule, config, pairs))
+        found.append(_check_every_slice(rule, config, pairs))
     return found
 
 
 def robot_rule(rule: RobotRule, config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """Check that the candidate is not worse by the margin in trials on a robot; ``none`` without such trials."""
-    asked = f"on a robot not worse than {config.champion} by {_points(rule.within)} or more"
-    there = evidence.on_robot(rule.suites, config.regression_suites)
+    asked = f"on a robot not worse than {config.champion} by {_format_points(rule.within)} or more"
+    there = evidence.select_robot_trials(rule.suites, config.regression_suites)
     if not there.candidate:
         reason = "no trials on a robot: this decision is based on simulated trials only"
         return RuleVerdict(rule="robot", verdict="none", asked=asked, reason=reason)
     if config.champion is None:
         reason = f"there is no champion yet; the floor also applies to the {len(there.candidate)} trials on a robot"
         return RuleVerdict(rule="robot", verdict="none", asked="nothing", reason=reason)
-    compared = _compared(there.pairs(None, None, ()), "success", -rule.within, config.alpha, config)
-    return _verdict("robot", asked, compared, config)
+    compared = _compare_metric(there.pair_trials(None, None, ()), "success", -rule.within, config.alpha, config)
+    return _make_verdict("robot", asked, compared, config)
 
 
 def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     """Check that at least one of several effects is shown, each tested at an equal part of α (Bonferroni)."""
     rows: list[dict[str, Any]] = []
     alpha = config.alpha / len(config.improves)
-    every = evidence.pairs(None, None, config.regression_suites)
+    every = evidence.pair_trials(None, None, config.regression_suites)
     for item in config.improves:
         pairs = [pair for pair in every if item.slice in (None, pair[0].slice, pair[0].key[2])]
-        found = _compared(pairs, item.metric, item.better, alpha, config)
+        found = _compare_metric(pairs, item.metric, item.better, alpha, config)
         rows.append(
-            {"effect": _effect(item), **(found.to_json() if isinstance(found, PairedEffect) else {"missing": found})}
+            {
+                "effect": _format_effect(item),
+                **(found.to_json() if isinstance(found, PairedEffect) else {"missing": found}),
+            }
         )
     reason = "; ".join(
         f"{row['effect']}: {row['missing']}"
@@ -214,7 +221,7 @@ def improvement_rule(config: GateConfig, evidence: GateEvidence) -> RuleVerdict:
     )
     return RuleVerdict(
         rule="improves",
-        verdict="yes" if any(row.get("p_value", 1.0) <= alpha for row in rows) else _undecided(config),
+        verdict="yes" if any(row.get("p_value", 1.0) <= alpha for row in rows) else _get_undecided_verdict(config),
         asked=f"at least one of {len(rows)} effects, each at α = {alpha:.2g}",
         reason=reason,
         evidence={"effects": rows},
@@ -225,11 +232,11 @@ def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> R
     """Check that every slice reaches the floor; the lower confidence limit must reach it, not the observed rate."""
     asked = f"every slice succeeds in at least {rule.success:.0%} of trials ({1 - config.alpha:.0%} confidence)"
     verdict = partial(RuleVerdict, rule="floor", asked=asked)
-    trials = of_suites(evidence.candidate, None, None, config.regression_suites)
+    trials = select_trials(evidence.candidate, None, None, config.regression_suites)
     slices = list(dict.fromkeys(trial.slice for trial in trials))
     if not slices:
         return verdict(verdict="missing", reason="there are no trials")
-    rows = [_slice_rate(name, [t.won for t in trials if t.slice == name], rule.success, config) for name in slices]
+    rows = [_rate_slice(name, [t.won for t in trials if t.slice == name], rule.success, config) for name in slices]
     rows.sort(key=lambda row: (row["low"], row["rate"]))
     low = [row for row in rows if row["low"] < rule.success]
     worst = rows[0]
@@ -241,34 +248,36 @@ def floor_rule(rule: FloorRule, config: GateConfig, evidence: GateEvidence) -> R
         return verdict(verdict="yes", reason=said, evidence={"slices": rows})
     below = any(row["below"] for row in low)
     return verdict(
-        verdict="no" if below else _undecided(config),
+        verdict="no" if below else _get_undecided_verdict(config),
         reason=f"not shown for {len(low)} slices; {said}{'' if below else '; more trials may show it'}",
         evidence={"slices": rows},
     )
 
 
-def _slice_rate(name: str, won: Sequence[bool], floor: float, config: GateConfig) -> dict[str, Any]:
+def _rate_slice(name: str, won: Sequence[bool], floor: float, config: GateConfig) -> dict[str, Any]:
     """Return a slice's successes and the lower confidence limit of its rate."""
     wins, n = int(sum(won)), len(won)
     if config.looks == "once":
         interval = clopper_pearson(wins, n, level=1 - 2 * config.alpha)
         low, below = float(interval.low), float(interval.high) < floor
     else:
-        low, below = rate_low(won, config.alpha), below_rate(won, floor) <= config.alpha
+        low, below = compute_rate_limit(won, config.alpha), compute_below_p_value(won, floor) <= config.alpha
     return {"slice": name, "successes": wins, "trials": n, "rate": wins / n, "low": low, "below": below}
 
 
-def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVerdict:
+def _check_every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVerdict:
     """Check that no slice is worse. All slices must pass, so each is tested at the full α."""
     margin = float(rule.slices or 0.0)
     verdict = partial(
         RuleVerdict,
         rule="slices",
-        asked=f"in no slice worse than {config.champion} by {_points(margin)} or more",
+        asked=f"in no slice worse than {config.champion} by {_format_points(margin)} or more",
     )
     rows: list[dict[str, Any]] = []
     for name in dict.fromkeys(mine.slice for mine, _ in pairs):
-        found = _compared([pair for pair in pairs if pair[0].slice == name], "success", -margin, config.alpha, config)
+        found = _compare_metric(
+            [pair for pair in pairs if pair[0].slice == name], "success", -margin, config.alpha, config
+        )
         assert isinstance(found, PairedEffect)  # noqa: S101 - each slice here has trials, and success is never missing
         rows.append({"slice": name, "answer": found.answer, **found.to_json()})
     if not rows:
@@ -280,11 +289,11 @@ def _every_slice(rule: SuccessRule, config: GateConfig, pairs: Pairs) -> RuleVer
         f"shown in {answers.count('shown')} of {len(rows)}; the worst, {worst['slice']}: {worst['difference']:+.3f}, "
         f"at least {worst['low']:+.3f}, p = {worst['p_value']:.2g}"
     )
-    said: Verdict = "no" if "against" in answers else _undecided(config) if "open" in answers else "yes"
+    said: Verdict = "no" if "against" in answers else _get_undecided_verdict(config) if "open" in answers else "yes"
     return verdict(verdict=said, reason=reason, evidence={"slices": rows})
 
 
-def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
+def _compare_metric(pairs: Pairs, metric: str, margin: float, alpha: float, config: GateConfig) -> PairedEffect | str:
     """Test a metric of pairs against a margin; return a message instead if data are missing."""
     if not pairs:
         return "there are no pairs of trials"
@@ -296,10 +305,10 @@ def _compared(pairs: Pairs, metric: str, margin: float, alpha: float, config: Ga
             return f"{lacking} trials have no {metric}"
         a, b = ([float((pair[side].progress or 0.0) * pair[side].valid) for pair in pairs] for side in (0, 1))
     names = [mine.slice for mine, _ in pairs]
-    return compare(a, b, names, margin=margin, alpha=alpha, looks=config.looks)
+    return compare_pairs(a, b, names, margin=margin, alpha=alpha, looks=config.looks)
 
 
-def _verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfig) -> RuleVerdict:
+def _make_verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfig) -> RuleVerdict:
     if isinstance(found, str):
         return RuleVerdict(rule=rule, verdict="missing", asked=asked, reason=found)
     reason = (
@@ -310,21 +319,21 @@ def _verdict(rule: str, asked: str, found: PairedEffect | str, config: GateConfi
     if found.answer == "against":
         verdict, reason = "no", f"the contrary is shown (p = {found.p_against:.2g}); {reason}"
     elif found.answer == "open":
-        verdict = _undecided(config)
+        verdict = _get_undecided_verdict(config)
         more = f"; about {found.further} more pairs would show it if the results continue" if found.further else ""
         reason = f"not shown; {reason}{more if config.looks == 'any' else ''}"
     return RuleVerdict(rule=rule, verdict=verdict, asked=asked, reason=reason, evidence=found.to_json())
 
 
-def _undecided(config: GateConfig) -> Verdict:
+def _get_undecided_verdict(config: GateConfig) -> Verdict:
     """Return the verdict for an undecided test: more trials may decide, unless only one look is allowed."""
     return "missing" if config.looks == "any" else "no"
 
 
-def _effect(item: ImprovementRule) -> str:
+def _format_effect(item: ImprovementRule) -> str:
     where = f" in {item.slice}" if item.slice else ""
-    return f"{item.metric}{where} better{f' by {_points(item.better)}' if item.better else ''}"
+    return f"{item.metric}{where} better{f' by {_format_points(item.better)}' if item.better else ''}"
 
 
-def _points(share: float) -> str:
+def _format_points(share: float) -> str:
     return f"{100 * share:g} points" if share else "nothing"

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.hardware.call_thread import CallThread
 from twinloop.hardware.driver import RobotLostError
 from twinloop.release.envelope import Envelope, EnvelopeDecision, RobotMotion
@@ -65,7 +65,7 @@ class Runner:
             TwinloopError: the policy cannot start.
         """
         self._begin(episode)  # first, since it may take long, and the robot is observed right before it moves
-        seen = self._robot.look()
+        seen = self._robot.read_observation()
         motion = self._envelope.begin(seen.reading)
         going = _RunningEpisode(self._robot, self._envelope, self._decider, self._thread, self._watchers, options)
         return going.run(EpisodeRun(episode=episode, policy=self._decider.name), motion, seen)
@@ -86,7 +86,7 @@ class Runner:
         if isinstance(answer.error, TwinloopError):
             raise answer.error
         if answer.error is not None:
-            raise TwinloopError(f"{self._decider.name} cannot start an episode: {raised(answer.error)}.")
+            raise TwinloopError(f"{self._decider.name} cannot start an episode: {describe_error(answer.error)}.")
         for watcher in self._watchers:
             watcher.begin(episode)
 
@@ -127,7 +127,7 @@ class _RunningEpisode:
         self._asked: _PendingCommand | None = None
         self._start = robot.clock.now()
         self._last_kind = ""
-        self._columns = robot.environment_columns(decider.contract)
+        self._columns = robot.find_environment_columns(decider.contract)
 
     def run(self, ran: EpisodeRun, motion: RobotMotion, seen: RobotObservation) -> EpisodeRun:
         """Run the control steps, then brake until the robot is at rest; return the record."""
@@ -136,8 +136,8 @@ class _RunningEpisode:
             try:
                 part(ran)
             except (Exception, SystemExit) as error:  # noqa: BLE001  # no failure may prevent the robot from braking
-                ran.trip, ran.reason = "stopped", f"the run failed: {raised(error)}"
-                self._event(ran, "stopped", ran.reason)
+                ran.trip, ran.reason = "stopped", f"the run failed: {describe_error(error)}"
+                self._add_event(ran, "stopped", ran.reason)
         return ran
 
     def _drive(self, ran: EpisodeRun) -> None:
@@ -145,27 +145,27 @@ class _RunningEpisode:
         fresh = True
         while len(ran.steps) < self._options.steps and not ran.trip:
             self._step(ran, fresh=fresh)
-            self._next(ran)
+            self._wait_for_next_step(ran)
             self._judge(ran, fresh=fresh)
             if ran.success and self._options.stop_on_success:
                 break
             if self._options.interrupted():
-                self._trip(ran, "hand", "stopped by hand")
-            fresh = self._look(ran)
-        if ran.unsent > _FAILED_SHARE * len(ran.steps):
-            self._trip(ran, "robot", f"the robot did not take {ran.unsent} of {len(ran.steps)} commands")
+                self._end_early(ran, "hand", "stopped by hand")
+            fresh = self._read_observation(ran)
+        if ran.unsent_count > _FAILED_SHARE * len(ran.steps):
+            self._end_early(ran, "robot", f"the robot did not take {ran.unsent_count} of {len(ran.steps)} commands")
 
     def _step(self, ran: EpisodeRun, *, fresh: bool) -> None:
         clock, seen = self._robot.clock, self._seen
         if fresh:
-            self._report(ran, self._motion, self._envelope.observed(self._motion, seen.reading, seen.taken))
-        wanted = self._wanted(ran, seen) if fresh else _PolicyAnswer(missing="the robot does not answer")
+            self._update_motion(ran, self._motion, self._envelope.add_reading(self._motion, seen.reading, seen.taken))
+        wanted = self._request_command(ran, seen) if fresh else _PolicyAnswer(missing="the robot does not answer")
         age = 0.0 if fresh else clock.now() - seen.taken
         ruling = self._envelope.judge(self._motion, wanted.command, seen.reading, age_s=age, missing=wanted.missing)
         when = clock.now() - self._start
         issued, sent = self._send(ran, ruling, when)
-        self._log(ran, ruling, when)
-        told = self._watch(ran, seen, issued) if fresh else WatcherReport()
+        self._log_decision(ran, ruling, when)
+        told = self._call_watchers(ran, seen, issued) if fresh else WatcherReport()
         values = np.full(len(issued), np.nan) if wanted.command is None else wanted.command
         ran.steps.append(
             ControlStep(
@@ -182,46 +182,50 @@ class _RunningEpisode:
         )
         if ruling.kind == "stopped":
             lost = next((event.message for event in reversed(ran.events) if event.kind == "robot"), "")
-            self._trip(ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}")
+            self._end_early(
+                ran, "stopped" if fresh else "robot", ruling.reason if fresh else f"{ruling.reason}: {lost}"
+            )
         if told.alarm:
-            self._trip(ran, "alarm", told.alarm)
+            self._end_early(ran, "alarm", told.alarm)
 
-    def _report(self, ran: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
+    def _update_motion(self, ran: EpisodeRun, before: RobotMotion, after: RobotMotion) -> None:
         """Store the motion after a report of the robot; if the report has stopped the robot, end the episode."""
         self._motion = after
         if after.stopped and not before.stopped:
-            self._trip(ran, "robot", after.stopped)
+            self._end_early(ran, "robot", after.stopped)
 
-    def _wanted(self, ran: EpisodeRun, seen: RobotObservation) -> _PolicyAnswer:
+    def _request_command(self, ran: EpisodeRun, seen: RobotObservation) -> _PolicyAnswer:
         """Return the policy's command for this step, after waiting at most the watchdog time."""
         if self._motion.stopped:
             return _PolicyAnswer(missing=self._motion.stopped)
-        wrong = _not_finite(seen)
+        wrong = _find_non_finite(seen)
         if wrong:
             return _PolicyAnswer(missing=f"{wrong} of the robot is not a number")
         if self._asked is None:
             self._asked = _PendingCommand(taken=seen.taken, began=time.perf_counter())
-            shown = seen.shown(self._columns)
+            shown = seen.copy_for_policy(self._columns)
             self._thread.start(lambda: np.array(self._decider.act(shown), dtype=np.float64))
         answer = self._thread.wait(self._patience)
         asked = self._asked
         if answer is None:
-            return _PolicyAnswer(missing=f"no command in time: the policy has taken {self._waited(asked):.2f} s so far")
+            return _PolicyAnswer(
+                missing=f"no command in time: the policy has taken {self._compute_latency(asked):.2f} s so far"
+            )
         self._asked = None
-        latency = self._waited(asked)
+        latency = self._compute_latency(asked)
         if answer.error is not None:
             error = answer.error
-            said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {raised(error)}"
-            self._trip(ran, "policy", said)
+            said = str(error) if isinstance(error, TwinloopError) else f"the policy failed: {describe_error(error)}"
+            self._end_early(ran, "policy", said)
             return _PolicyAnswer(missing=said, latency_s=latency)
         age = self._robot.clock.now() - asked.taken
         if age > self._envelope.settings.max_age_s:
             said = f"an answer after {latency:.2f} s, for an observation {age:.2f} s old, was too late to be used"
-            self._event(ran, "late", said)
+            self._add_event(ran, "late", said)
             return _PolicyAnswer(missing="no command in time: the answer was too late to be used", latency_s=latency)
         return _PolicyAnswer(command=answer.value, latency_s=latency, age_s=age)
 
-    def _waited(self, asked: _PendingCommand) -> float:
+    def _compute_latency(self, asked: _PendingCommand) -> float:
         return time.perf_counter() - asked.began
 
     def _send(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float, *, tell: bool = True) -> tuple[Array, bool]:
@@ -230,71 +234,73 @@ class _RunningEpisode:
         try:
             said = self._robot.send(ruling.command)
         except RobotLostError as error:
-            self._event(ran, "robot", str(error), when)
-            self._report(ran, ruling.motion, envelope.unsent(before, ruling.motion, why=str(error)))
-            return envelope.in_force(self._motion), False
-        self._report(ran, ruling.motion, envelope.sent(before, ruling.motion, said))
+            self._add_event(ran, "robot", str(error), when)
+            self._update_motion(ran, ruling.motion, envelope.add_failed_command(before, ruling.motion, why=str(error)))
+            return envelope.get_accepted_command(self._motion), False
+        self._update_motion(ran, ruling.motion, envelope.add_accepted_command(before, ruling.motion, said))
         as_ruled = np.allclose(said, ruling.command, rtol=0.0, atol=_ROUND_OFF)
-        issued = said if as_ruled else envelope.in_force(self._motion)
+        issued = said if as_ruled else envelope.get_accepted_command(self._motion)
         if tell and self._asked is None and not (as_ruled and ruling.kind == "passed"):
-            self._decider.sent(issued.copy())
+            self._decider.report_sent(issued.copy())
         return issued, True
 
-    def _watch(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
+    def _call_watchers(self, ran: EpisodeRun, seen: RobotObservation, issued: Array) -> WatcherReport:
         """Return the combined report of the watchers; a watcher that fails is reported once and removed."""
         scores: dict[str, float] = {}
         alarm = ""
         for watcher in self._watchers:
             try:
-                told = watcher.look(seen, issued)
+                told = watcher.watch_step(seen, issued)
             except KeyboardInterrupt:
                 raise
             except BaseException as error:  # noqa: BLE001  # a failing watcher must not stop the robot
                 self._watchers = tuple(one for one in self._watchers if one is not watcher)
-                self._event(ran, "alarm", f"{type(watcher).__name__} failed and is no longer used: {raised(error)}")
+                self._add_event(
+                    ran, "alarm", f"{type(watcher).__name__} failed and is no longer used: {describe_error(error)}"
+                )
                 continue
             scores |= told.scores
             for note in told.notes:
-                self._event(ran, "alarm", note)
+                self._add_event(ran, "alarm", note)
             alarm = alarm or told.alarm
         return WatcherReport(scores=scores, alarm=alarm)
 
-    def _look(self, ran: EpisodeRun) -> bool:
+    def _read_observation(self, ran: EpisodeRun) -> bool:
         """Read the next observation; if the robot gives none, keep the last one and return False."""
         try:
-            self._seen = self._robot.look()
+            self._seen = self._robot.read_observation()
         except RobotLostError as error:
-            self._event(ran, "robot", str(error))
+            self._add_event(ran, "robot", str(error))
             return False
         return True
 
-    def _next(self, ran: EpisodeRun) -> None:
+    def _wait_for_next_step(self, ran: EpisodeRun) -> None:
         """Wait for the next control step; a missed step is not repeated."""
         clock, self._due = self._robot.clock, self._due + self._period
         clock.wait_until(self._due)
         if clock.fault:
-            self._trip(ran, "robot", f"the robot's driver is at fault: {clock.fault}")
+            self._end_early(ran, "robot", f"the robot's driver is at fault: {clock.fault}")
         behind = clock.now() - self._due
         if behind <= (_SLOW - 1.0) * self._period:
             return
         if not ran.events or ran.events[-1].kind != "slow":
-            self._event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
+            self._add_event(ran, "slow", f"the loop is {1e3 * behind:.0f} ms behind its clock")
         self._due = clock.now()
 
     def _judge(self, ran: EpisodeRun, *, fresh: bool) -> None:
         if self._options.judge is None or not fresh:
             return
         try:
-            ran.success = self._robot.judged(self._options.judge)
+            ran.success = self._robot.judge_success(self._options.judge)
         except RobotLostError as error:
-            self._event(ran, "robot", str(error))
+            self._add_event(ran, "robot", str(error))
         ran.steps[-1] = replace(ran.steps[-1], success=ran.success)
 
     def _come_to_rest(self, ran: EpisodeRun) -> None:
         """Brake along the stopping path; record these steps if the episode ended early."""
         reason = ran.reason or "the episode is over"
         for _ in range(_LONGEST_BRAKE):
-            if self._motion.at_rest:
+            if self._motion.is_at_rest:
                 return
             ruling = self._envelope.judge(self._motion, None, missing=reason)
             when = self._robot.clock.now() - self._start
@@ -314,10 +320,10 @@ class _RunningEpisode:
                         sent=sent,
                     )
                 )
-            self._next(ran)
-            self._look(ran)
+            self._wait_for_next_step(ran)
+            self._read_observation(ran)
 
-    def _log(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float) -> None:
+    def _log_decision(self, ran: EpisodeRun, ruling: EnvelopeDecision, when: float) -> None:
         """Add an event if the envelope's decision differs from that of the previous step."""
         rules = ", ".join(sorted({f"{cut.joint}/{cut.rule}" for cut in ruling.cuts}))
         kind = f"limited by {rules}" if ruling.kind == "limited" else ruling.kind
@@ -325,18 +331,18 @@ class _RunningEpisode:
             said = ruling.reason or "; ".join(
                 f"{cut.joint} {cut.wanted:.4g} to {cut.issued:.4g} by {cut.rule}" for cut in ruling.cuts
             )
-            self._event(ran, ruling.kind, said, when)
+            self._add_event(ran, ruling.kind, said, when)
         self._last_kind = kind
 
-    def _trip(self, ran: EpisodeRun, kind: EventKind, reason: str) -> None:
+    def _end_early(self, ran: EpisodeRun, kind: EventKind, reason: str) -> None:
         """End the episode for a reason, unless it already has one."""
         if ran.trip:
             return
         ran.trip, ran.reason = kind, reason
         if kind != "stopped":  # the envelope's event is already recorded
-            self._event(ran, kind, reason)
+            self._add_event(ran, kind, reason)
 
-    def _event(self, ran: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
+    def _add_event(self, ran: EpisodeRun, kind: EventKind, message: str, when: float | None = None) -> None:
         moment = self._robot.clock.now() - self._start if when is None else when
         last = ran.events[-1] if ran.events else None
         if last is not None and (last.kind, last.message) == (kind, message):
@@ -344,6 +350,6 @@ class _RunningEpisode:
         ran.events.append(RunEvent(frame=len(ran.steps), time_s=moment, kind=kind, message=message))
 
 
-def _not_finite(seen: RobotObservation) -> str:
+def _find_non_finite(seen: RobotObservation) -> str:
     """Return the first key of an observation with a value that is not finite, or ""."""
     return next((key for key, array in seen.arrays.items() if not np.isfinite(array).all()), "")

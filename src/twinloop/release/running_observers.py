@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import ENVIRONMENT
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.hardware.call_thread import CallThread
-from twinloop.release.monitor.calibration import read
+from twinloop.release.monitor.calibration import read_monitor_calibration
 from twinloop.release.monitor.live import LiveMonitor
 from twinloop.release.running_policy import Decider, LocalDecider
 from twinloop.release.running_robot import RobotObservation, TimedRobot, WatcherReport
@@ -38,18 +38,18 @@ class MonitorWatcher:
         self, monitor: LiveMonitor, decider: LocalDecider, robot: TimedRobot, *, on_alarm: OnAlarm = "stop"
     ) -> None:
         self._monitor, self._decider, self._stops = monitor, decider, on_alarm == "stop"
-        self._columns = robot.environment_columns(monitor.contract)
+        self._columns = robot.find_environment_columns(monitor.contract)
 
     def begin(self, episode: int) -> None:  # noqa: ARG002  # the monitor does not depend on the number
         """Start a new episode of the monitor."""
         self._monitor.begin(1)
 
-    def look(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
+    def watch_step(self, seen: RobotObservation, command: NDArray[np.float64]) -> WatcherReport:
         """Return the monitor's scores and alarms for one step."""
         rows = {key: np.asarray(values)[None] for key, values in seen.arrays.items()}
         if ENVIRONMENT in rows:
             rows[ENVIRONMENT] = rows[ENVIRONMENT][:, self._columns]
-        told = self._monitor.look(rows, self._decider.acting, command[None], seen.reading[None])
+        told = self._monitor.score_step(rows, self._decider.acting, command[None], seen.reading[None])
         scores = {name: float(values[0]) for name, values in told.scores.items()}
         said = tuple(str(alarm) for alarm in told.alarms)
         return WatcherReport(
@@ -73,7 +73,7 @@ def open_watcher(folder: Path, decider: Decider, robot: TimedRobot, *, on_alarm:
             f"A monitor needs the policy in this process, but {decider.name} runs on a server. Run the policy here, "
             "from its folder or by name, or leave --monitor out."
         )
-    calibration, _ = read(folder)
+    calibration, _ = read_monitor_calibration(folder)
     monitor = LiveMonitor.open(folder, load_twin(calibration.origin.twin), policy_hash=decider.hash)
     return MonitorWatcher(monitor, decider, robot, on_alarm=on_alarm)
 
@@ -105,10 +105,10 @@ class ShadowWatcher:
         budget_s: float | None = None,
     ) -> None:
         self._decider, self._stages, self._patience, self._budget = decider, stages, patience_s, budget_s
-        self._columns = robot.environment_columns(decider.contract)
+        self._columns = robot.find_environment_columns(decider.contract)
         self._thread = CallThread(f"shadow {decider.name}")
         self._pending: tuple[Array, float] | None = None
-        self.log: ShadowLog = stages.shadow_log(decider.contract.action.names, budget_s=budget_s)
+        self.log: ShadowLog = stages.create_shadow_log(decider.contract.action.names, budget_s=budget_s)
 
     def begin(self, episode: int) -> None:
         """Start a new episode of the policy in shadow, with an empty log.
@@ -121,16 +121,16 @@ class ShadowWatcher:
         self._thread.start(lambda: self._decider.restart(episode))
         answer = self._thread.wait(_RESTART_S)
         if answer is None or answer.error is not None:
-            why = "it does not answer" if answer is None or answer.error is None else raised(answer.error)
+            why = "it does not answer" if answer is None or answer.error is None else describe_error(answer.error)
             raise TwinloopError(f"{self._decider.name}, in shadow, cannot start an episode: {why}.")
         self._pending = None
-        self.log = self._stages.shadow_log(self._decider.contract.action.names, budget_s=self._budget)
+        self.log = self._stages.create_shadow_log(self._decider.contract.action.names, budget_s=self._budget)
 
-    def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
+    def watch_step(self, seen: RobotObservation, command: Array) -> WatcherReport:
         """Start the shadow's answer to an observation; return the largest difference of its last compared command."""
         self._compare()
         if not self._thread.busy:
-            arrays = seen.shown(self._columns)
+            arrays = seen.copy_for_policy(self._columns)
             self._thread.start(lambda: self._decider.act(arrays))
         self._pending = (command, time.perf_counter())
         if self._patience:
@@ -150,5 +150,5 @@ class ShadowWatcher:
         answer = self._thread.wait(self._patience)
         spent = time.perf_counter() - began
         given = None if answer is None or answer.error is not None else answer.value
-        self.log.look(command, given, latency_s=spent if self._patience else None)
+        self.log.compare_step(command, given, latency_s=spent if self._patience else None)
         self._pending = None

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.hardware.teleop_motion import minimum_jerk
+from twinloop.hardware.teleop_motion import interpolate_minimum_jerk
 from twinloop.release.envelope import Envelope
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Decider(Protocol):
         """Return the next command ``(k,)`` in the contract's units; the observation's arrays have no world axis."""
         ...
 
-    def sent(self, command: Array) -> None:
+    def report_sent(self, command: Array) -> None:
         """Report the command ``(k,)`` that was sent to the robot, if it differs from the returned command."""
         ...
 
@@ -55,7 +55,7 @@ class LocalDecider:
     """
 
     def __init__(self, policy: Policy, *, name: str, run_seed: int = 0) -> None:
-        from twinloop.policies.acting import PolicyLoop
+        from twinloop.policies.policy_loop import PolicyLoop
 
         self._policy, self._run_seed, self._make = policy, run_seed, PolicyLoop
         self.name, self.hash, self.contract = name, policy.hash, policy.contract
@@ -73,10 +73,10 @@ class LocalDecider:
         rows = {key: np.asarray(values)[None] for key, values in observation.items()}
         return np.asarray(self.acting.act(rows), dtype=np.float64)[0]
 
-    def sent(self, command: Array) -> None:
+    def report_sent(self, command: Array) -> None:
         """Tell the policy which command ``(k,)`` was sent to the robot."""
         if self.acting is not None:
-            self.acting.sent(command[None])
+            self.acting.set_sent_commands(command[None])
 
     def close(self) -> None:
         """Do nothing; it has no resources."""
@@ -122,9 +122,9 @@ class HomingMove:
         self._path: Array | None = None
         self._at = 0
 
-    def steps(self, reading: Array) -> int:
+    def count_steps(self, reading: Array) -> int:
         """Return the number of control steps of the motion from a reading."""
-        return len(self._planned(reading))
+        return len(self._plan_path(reading))
 
     def restart(self, episode: int) -> None:  # noqa: ARG002  # the motion depends on the start position only
         """Start the motion again, from the positions of the next observation."""
@@ -133,20 +133,20 @@ class HomingMove:
     def act(self, observation: Observation) -> Array:
         """Return the next command ``(n,)`` of the motion; after its end, its last command."""
         if self._path is None:
-            self._path = self._planned(np.asarray(observation[STATE], dtype=np.float64))
+            self._path = self._plan_path(np.asarray(observation[STATE], dtype=np.float64))
         row = self._path[min(self._at, len(self._path) - 1)]
         self._at += 1
         return row
 
-    def sent(self, command: Array) -> None:
+    def report_sent(self, command: Array) -> None:
         """Do nothing; the motion does not depend on it."""
 
     def close(self) -> None:
         """Do nothing; it has no resources."""
 
-    def _planned(self, reading: Array) -> Array:
+    def _plan_path(self, reading: Array) -> Array:
         units, limits = self._envelope.units, self._envelope.limits
         start, home = units.to_si(reading), units.to_si(self._home)
         seconds = max(_SHORTEST_S, float(np.max(_PEAK * np.abs(home - start) / (_SLOWLY * limits.speed))))
         time = np.arange(1, round((seconds + _REST_S) / limits.dt) + 1, dtype=np.float64) * limits.dt
-        return units.from_si(minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, home, home], time))
+        return units.from_si(interpolate_minimum_jerk([0.0, seconds, seconds + 2 * _REST_S], [start, home, home], time))

@@ -77,10 +77,10 @@ class RunWriter:
             notes: further facts for its provenance.
         """
         if self._writer is None:
-            self._writer = DatasetWriter.open(self.path, self._spec())
+            self._writer = DatasetWriter.open(self.path, self._make_spec())
         number = self._writer.next_block
-        log = self._log(ran)
-        record = self._provenance(ran, policy_hash, success, notes or {})
+        log = self._make_log(ran)
+        record = self._make_provenance(ran, policy_hash, success, notes or {})
         episode = SimEpisode(
             number=number,
             commands=_NO_STATES,
@@ -89,11 +89,11 @@ class RunWriter:
             observation=log.state,
             next_success=np.array([bool(step.success) for step in ran.steps]),
             provenance=record,
-            readings=self._environment(ran),
+            readings=self._stack_environment(ran),
         )
-        frames = [self._pictures(ran)] if self._facts.offered.cameras else None
+        frames = [self._stack_images(ran)] if self._facts.offered.cameras else None
         outcome = {"recorded": 1, "success": int(success is True)}
-        tables = _tables(number, ran, self._facts.offered.action.names)
+        tables = _make_side_tables(number, ran, self._facts.offered.action.names)
         self._writer.commit_block(number, [episode], logs=[log], frames=frames, outcome=outcome, tables=tables)
         return number
 
@@ -107,7 +107,7 @@ class RunWriter:
         if self._writer is not None:
             self._writer.close()
 
-    def _spec(self) -> DatasetSpec:
+    def _make_spec(self) -> DatasetSpec:
         offered = self._facts.offered
         name, seen = ENVIRONMENT.removeprefix("observation."), offered.environment
         return DatasetSpec(
@@ -120,16 +120,16 @@ class RunWriter:
             config={"run": dict(self._facts.config)},
             block_size=1,
             success=self._facts.judged,
-            readings=(ReadingSpec(name=name, columns=seen, units=tuple(map(_unit, seen))),) if seen else (),
+            readings=(ReadingSpec(name=name, columns=seen, units=tuple(map(_infer_unit, seen))),) if seen else (),
         )
 
-    def _log(self, ran: EpisodeRun) -> Episode:
+    def _make_log(self, ran: EpisodeRun) -> Episode:
         facts = self._facts
         return Episode(
             index=ran.episode,
             time=np.array([step.time_s for step in ran.steps]),
             action=np.array([step.issued for step in ran.steps]),
-            state=_carried_on(np.array([step.seen.reading for step in ran.steps])),
+            state=_fill_forward(np.array([step.seen.reading for step in ran.steps])),
             units=facts.offered.action,
             task=facts.task,
             source=facts.source,
@@ -138,12 +138,12 @@ class RunWriter:
             command=facts.offered.command,
         )
 
-    def _provenance(
+    def _make_provenance(
         self, ran: EpisodeRun, policy_hash: str, success: bool | None, notes: Mapping[str, Any]
     ) -> Provenance:
         facts = self._facts
         run = {"policy": ran.policy, "policy_hash": policy_hash, "trip": ran.trip or ""}
-        run |= {"envelope": ran.rulings, "unsent": ran.unsent}
+        run |= {"envelope": ran.ruling_counts, "unsent": ran.unsent_count}
         return Provenance(
             source=facts.source,
             twin=facts.twin,
@@ -166,19 +166,19 @@ class RunWriter:
             },
         )
 
-    def _environment(self, ran: EpisodeRun) -> dict[str, NDArray[np.float64]]:
+    def _stack_environment(self, ran: EpisodeRun) -> dict[str, NDArray[np.float64]]:
         if not self._facts.offered.environment:
             return {}
-        return {ENVIRONMENT: _carried_on(np.array([step.seen.arrays[ENVIRONMENT] for step in ran.steps]))}
+        return {ENVIRONMENT: _fill_forward(np.array([step.seen.arrays[ENVIRONMENT] for step in ran.steps]))}
 
-    def _pictures(self, ran: EpisodeRun) -> dict[str, NDArray[np.uint8]]:
+    def _stack_images(self, ran: EpisodeRun) -> dict[str, NDArray[np.uint8]]:
         return {
             name: np.stack([step.seen.arrays[f"{IMAGES}{name}"] for step in ran.steps])
             for name in self._facts.offered.cameras
         }
 
 
-def _carried_on(values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _fill_forward(values: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return rows ``(T, n)`` with each non-finite value replaced by the last finite one, or 0 before the first.
 
     The robot held its position in these frames; `run/steps` contains the reason.
@@ -188,12 +188,12 @@ def _carried_on(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.nan_to_num(np.take_along_axis(values, last, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
 
 
-def _unit(name: str) -> str:
+def _infer_unit(name: str) -> str:
     """Return the unit of a tracker's column: m for positions, 1 for cosine and sine of headings, "" if unknown."""
     return {"x": "m", "y": "m", "z": "m", "cos": "1", "sin": "1"}.get(name.rpartition(".")[2], "")
 
 
-def _tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:
+def _make_side_tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, SideTable]:
     steps = ran.steps
     columns = {
         "time_s": pa.array([step.time_s for step in steps], pa.float64()),
@@ -201,12 +201,12 @@ def _tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, 
         "reason": pa.array([step.ruling.reason for step in steps], pa.string()),
         "cut_joints": pa.array([[cut.joint for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
         "cut_rules": pa.array([[cut.rule for cut in step.ruling.cuts] for step in steps], pa.list_(pa.string())),
-        "latency_s": pa.array([_or_none(step.latency_s) for step in steps], pa.float64()),
+        "latency_s": pa.array([_finite_or_none(step.latency_s) for step in steps], pa.float64()),
         "age_s": pa.array([step.age_s for step in steps], pa.float64()),
         "sent": pa.array([step.sent for step in steps], pa.bool_()),
     }
     for j, joint in enumerate(joints):
-        columns[f"wanted/{joint}"] = pa.array([_or_none(step.wanted[j]) for step in steps], pa.float64())
+        columns[f"wanted/{joint}"] = pa.array([_finite_or_none(step.wanted[j]) for step in steps], pa.float64())
         columns[f"issued/{joint}"] = pa.array([float(step.issued[j]) for step in steps], pa.float64())
     events = {
         "time_s": pa.array([event.time_s for event in ran.events], pa.float64()),
@@ -216,20 +216,20 @@ def _tables(number: int, ran: EpisodeRun, joints: tuple[str, ...]) -> dict[str, 
     rows = [(frame, name, value) for frame, step in enumerate(steps) for name, value in step.scores.items()]
     scores = {
         "name": pa.array([name for _, name, _ in rows], pa.string()),
-        "value": pa.array([_or_none(value) for *_, value in rows], pa.float64()),
+        "value": pa.array([_finite_or_none(value) for *_, value in rows], pa.float64()),
     }
     return {
-        STEPS: _table(number, range(len(steps)), columns),
-        EVENTS: _table(number, [event.frame for event in ran.events], events),
-        SCORES: _table(number, [frame for frame, *_ in rows], scores),
+        STEPS: _make_side_table(number, range(len(steps)), columns),
+        EVENTS: _make_side_table(number, [event.frame for event in ran.events], events),
+        SCORES: _make_side_table(number, [frame for frame, *_ in rows], scores),
     }
 
 
-def _table(number: int, frames: Sequence[int], columns: Mapping[str, pa.Array]) -> pa.Table:
+def _make_side_table(number: int, frames: Sequence[int], columns: Mapping[str, pa.Array]) -> pa.Table:
     """Return a side table: the episode's number and the frame of every row, then its columns."""
     first = {"number": pa.array([number] * len(frames), pa.int64()), "frame": pa.array(frames, pa.int64())}
     return pa.table({**first, **columns})
 
 
-def _or_none(value: float) -> float | None:
+def _finite_or_none(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None

@@ -49,7 +49,7 @@ class RobotObservation:
         """Joint readings ``(n,)`` in the robot's units."""
         return self.arrays[STATE]
 
-    def shown(self, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
+    def copy_for_policy(self, columns: Sequence[int]) -> dict[str, NDArray[Any]]:
         """Return copies of the arrays, so that a policy may write into them.
 
         Args:
@@ -82,7 +82,7 @@ class TimedRobot:
         """Checked clock of the robot's driver."""
         return self.driver.clock
 
-    def environment_columns(self, contract: Contract) -> list[int]:
+    def find_environment_columns(self, contract: Contract) -> list[int]:
         """Return the tracker columns that a policy reads, in the policy's order; its contract must fit the robot."""
         names = [key.removeprefix(SEEN) for key in self._description.tracked_keys]
         return [names.index(name) for name in contract.environment]
@@ -96,7 +96,7 @@ class TimedRobot:
         """
         self.driver.connect()
 
-    def look(self) -> RobotObservation:
+    def read_observation(self) -> RobotObservation:
         """Return the current observation.
 
         Raises:
@@ -118,7 +118,7 @@ class TimedRobot:
         action = {key: float(value) for key, value in zip(self._actions, command, strict=True)}
         return np.array(list(self.driver.send_action(action).values()))
 
-    def judged(self, judge: Callable[[], Any]) -> bool:
+    def judge_success(self, judge: Callable[[], Any]) -> bool:
         """Return whether ``judge`` reports the task as done; it is called in the robot's thread.
 
         Raises:
@@ -192,7 +192,7 @@ class Watcher(Protocol):
         """Start a new episode."""
         ...
 
-    def look(self, seen: RobotObservation, command: Array) -> WatcherReport:
+    def watch_step(self, seen: RobotObservation, command: Array) -> WatcherReport:
         """Return the report for an observation and the command ``(n,)`` that was sent after it."""
         ...
 
@@ -236,12 +236,12 @@ class EpisodeRun:
     shadow: Mapping[str, Any] | None = None
 
     @property
-    def unsent(self) -> int:
+    def unsent_count(self) -> int:
         """Number of steps whose command the robot did not accept."""
         return sum(not step.sent for step in self.steps)
 
     @property
-    def rulings(self) -> dict[str, int]:
+    def ruling_counts(self) -> dict[str, int]:
         """Number of accepted commands for each kind of envelope decision."""
         return dict(Counter(step.ruling.kind for step in self.steps if step.sent))
 

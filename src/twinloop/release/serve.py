@@ -70,7 +70,7 @@ class ServeOptions:
             return False
 
     @property
-    def names(self) -> frozenset[str] | None:
+    def allowed_hosts(self) -> frozenset[str] | None:
         """Host names that clients may use; None for any."""
         return frozenset({self.host, "localhost", "127.0.0.1", "::1"}) if self.is_local else None
 
@@ -111,9 +111,9 @@ class PolicyServer:
         self.options = options or ServeOptions()
         limits = self.options.limits
         self.sessions = Sessions(make, most=self.options.sessions, idle_s=limits.idle_s, first_s=limits.first_s)
-        self._largest = self._message_bytes()
+        self._largest = self._limit_message_bytes()
         self._worker = PolicyThread(limit_s=limits.policy_s, most_stuck=limits.stuck_threads)
-        self._server, self._socket = self._built()
+        self._server, self._socket = self._build_server()
 
     @property
     def address(self) -> str:
@@ -133,11 +133,11 @@ class PolicyServer:
         self._server.should_exit, self._server.force_exit = True, at_once
 
     @property
-    def started(self) -> bool:
+    def is_running(self) -> bool:
         """True once the server answers requests."""
         return self._server.started
 
-    def _message_bytes(self) -> int:
+    def _limit_message_bytes(self) -> int:
         """Return the size of the largest accepted message in bytes, at most what the policy's contract needs."""
         contract, largest = self.sessions.contract, self.options.largest
         if observation_bytes(contract) > largest:
@@ -147,7 +147,7 @@ class PolicyServer:
             )
         return min(largest, largest_request(contract))
 
-    def _built(self) -> tuple[uvicorn.Server, socket.socket]:
+    def _build_server(self) -> tuple[uvicorn.Server, socket.socket]:
         try:
             import uvicorn  # pyright: ignore[reportMissingImports]
             import websockets  # noqa: F401  # pyright: ignore[reportMissingImports]
@@ -174,11 +174,11 @@ class PolicyServer:
             "lifespan": "off",
             "log_level": "error",  # one line for each wrong request would fill the disk
         }
-        app = create_app(application, token=options.token, hosts=options.names)
-        return uvicorn.Server(uvicorn.Config(app, **settings)), _bound(options.host, options.port)
+        app = create_app(application, token=options.token, hosts=options.allowed_hosts)
+        return uvicorn.Server(uvicorn.Config(app, **settings)), _bind_socket(options.host, options.port)
 
 
-def _bound(host: str, port: int) -> socket.socket:
+def _bind_socket(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(

@@ -50,30 +50,30 @@ class RequestGuard:
         """Serve one request or one WebSocket."""
         started = False
 
-        async def noted(message: Any) -> None:
+        async def forward_message(message: Any) -> None:
             nonlocal started
             started = True
             await send(message)
 
         try:
-            why = self._refusal(Headers(scope=scope), scope["path"])
+            why = self._find_refusal(Headers(scope=scope), scope["path"])
             if why:
-                await _answer(scope, receive, send, 401, "Refused", why)
+                await _send_error(scope, receive, send, 401, "Refused", why)
             else:
-                await self._app(scope, receive, noted)
+                await self._app(scope, receive, forward_message)
         except (ClientDisconnect, WebSocketDisconnect):
             return  # the client is gone
         except asyncio.CancelledError:
             if not started:
-                await _answer(scope, receive, send, 503, "Stopping", "The server is being stopped.")
+                await _send_error(scope, receive, send, 503, "Stopping", "The server is being stopped.")
         except Exception as error:  # noqa: BLE001  # an error in the server; it was answered with 500, without details
             _log.error("a request failed: %s: %.200s", type(error).__name__, " ".join(str(error).split()))
 
-    def _refusal(self, headers: Mapping[str, str], path: str) -> str:
+    def _find_refusal(self, headers: Mapping[str, str], path: str) -> str:
         """Return why a request is refused, or ""."""
         if "origin" in headers or headers.get("sec-fetch-site", "none") != "none":
             return "Web pages are not served."
-        if self._hosts is not None and host_name(headers.get("host", "")) not in self._hosts:
+        if self._hosts is not None and parse_host_name(headers.get("host", "")) not in self._hosts:
             return "The server was called by an unknown host name."
         given = headers.get("authorization", "").removeprefix("Bearer ").encode()
         if self._token is not None and path != HEALTH and not hmac.compare_digest(given, self._token.encode()):
@@ -81,13 +81,13 @@ class RequestGuard:
         return ""
 
 
-def host_name(header: str) -> str:
+def parse_host_name(header: str) -> str:
     """Return the name in a ``Host`` header, without its port; "" if it is not a host."""
     match = _HOST.fullmatch(header.strip())
     return match[1].strip("[]").lower() if match else ""
 
 
-async def _answer(scope: Any, receive: Any, send: Any, status: int, error: str, message: str) -> None:
+async def _send_error(scope: Any, receive: Any, send: Any, status: int, error: str, message: str) -> None:
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {"Retry-After": "5"}
     response = JSONResponse({"error": error, "message": message}, status, headers)
     if scope["type"] == "websocket":
@@ -133,7 +133,7 @@ class Application:
 
     async def open(self, connection: Connection) -> str:
         """Open a session and return its name; if this fails, release its place."""
-        unused = self.sessions.unused(connection.sessions)
+        unused = self.sessions.count_unused(connection.sessions)
         if unused >= self.limits.sessions_per_connection:
             raise FullError(f"This connection has opened {unused} sessions without using them. Use or close one first.")
         name = self.sessions.reserve()
@@ -153,12 +153,12 @@ class Application:
     async def answer(self, name: str, session: Session, data: bytes) -> Message:
         """Return the answer to a message of a session that the request has claimed."""
         try:
-            return await self._worker.run(lambda: self._answered(session, data))
+            return await self._worker.run(lambda: self._answer_message(session, data))
         except PolicyStuckError:
             self.sessions.close(name)  # its policy is still in a call and cannot be used again
             raise
 
-    def _answered(self, session: Session, data: bytes) -> Message:
+    def _answer_message(self, session: Session, data: bytes) -> Message:
         message = decode(data, largest=self.largest)
         if message.kind == "act":
             action = session.act(message.arrays)
@@ -169,7 +169,7 @@ class Application:
             return Message(kind="ready")
         raise WireError(f"A client must send act or restart, not {message.kind}.")
 
-    async def body(self, request: Request) -> bytes:
+    async def read_body(self, request: Request) -> bytes:
         """Read a request's body, up to the size of the largest message.
 
         Raises:
@@ -200,7 +200,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
     sessions = app.sessions
 
     @web.exception_handler(TwinloopError)
-    async def _say(_: Request, error: TwinloopError) -> JSONResponse:
+    async def _handle_error(_: Request, error: TwinloopError) -> JSONResponse:
         status = _status(error)
         headers = {"Retry-After": "1"} if status in _RETRY else None
         return JSONResponse({"error": type(error).__name__, "message": _text(error)}, status, headers)
@@ -227,7 +227,7 @@ def create_app(app: Application, *, token: str | None, hosts: frozenset[str] | N
     async def _message(name: str, request: Request) -> Response:
         with sessions.claim(name) as session:  # before the body is read: one body in memory for each session
             _connection(request).sessions.add(name)
-            answer = await app.answer(name, session, await app.body(request))
+            answer = await app.answer(name, session, await app.read_body(request))
         return Response(encode(answer), media_type=MEDIA_TYPE)
 
     @web.websocket("/v1/stream")
@@ -249,17 +249,17 @@ async def _serve_stream(stream: WebSocket, app: Application) -> None:
                 received = await stream.receive()
             if received["type"] == "websocket.disconnect":
                 return
-            await stream.send_bytes(encode(await _heard(received, app, name)))
+            await stream.send_bytes(encode(await _answer_stream_message(received, app, name)))
             patience = app.limits.idle_s
     except TimeoutError:
-        await _end(stream, TwinloopError(f"The session was ended: it sent nothing for {patience:g} s."))
+        await _end_stream(stream, TwinloopError(f"The session was ended: it sent nothing for {patience:g} s."))
     except TwinloopError as error:
-        await _end(stream, error)
+        await _end_stream(stream, error)
     finally:
         app.close(name, connection)
 
 
-async def _heard(received: Mapping[str, Any], app: Application, name: str) -> Message:
+async def _answer_stream_message(received: Mapping[str, Any], app: Application, name: str) -> Message:
     """Return the answer to one message. An invalid message is answered with an error, and the session continues."""
     data = received.get("bytes")
     with app.sessions.claim(name) as session:
@@ -270,11 +270,11 @@ async def _heard(received: Mapping[str, Any], app: Application, name: str) -> Me
         except PolicyStuckError:
             raise
         except TwinloopError as error:
-            return _said(error)
+            return _make_error_message(error)
 
 
-async def _end(stream: WebSocket, error: TwinloopError) -> None:
-    await stream.send_bytes(encode(_said(error)))
+async def _end_stream(stream: WebSocket, error: TwinloopError) -> None:
+    await stream.send_bytes(encode(_make_error_message(error)))
     await stream.close(_GOING_AWAY)
 
 
@@ -282,7 +282,7 @@ def _connection(request: Request) -> Connection:
     return request.scope["state"]["connection"]
 
 
-def _said(error: TwinloopError) -> Message:
+def _make_error_message(error: TwinloopError) -> Message:
     return Message(kind="error", error=type(error).__name__, message=_text(error))
 
 

@@ -60,11 +60,11 @@ class Connections:
         return ""
 
     @property
-    def flooded(self) -> bool:
+    def is_flooded(self) -> bool:
         """True if there are more than twice as many connections as allowed, refused ones included."""
         return self._count.total() > 2 * self.limits.connections
 
-    def leave(self, address: str) -> None:
+    def remove_connection(self, address: str) -> None:
         """Count the end of a connection."""
         self._count[address] -= 1
         if not self._count[address]:
@@ -83,9 +83,9 @@ class Connection:
     address: str = ""
     sessions: set[str] = field(default_factory=set[str])
 
-    def closed(self) -> None:
+    def release_place(self) -> None:
         """Release the connection's place, and after ``gone_s`` its sessions, unless another connection uses them."""
-        self.everyone.leave(self.address)
+        self.everyone.remove_connection(self.address)
         loop, since, sessions = asyncio.get_running_loop(), time.monotonic(), self.everyone.sessions
         for name in self.sessions:
             loop.call_later(self.everyone.limits.gone_s, sessions.close_unused, name, since)
@@ -111,13 +111,13 @@ class _Timer:
         self._purpose = self._handle = None
 
 
-class _Watched(asyncio.Protocol):
+class _DeadlineProtocol(asyncio.Protocol):
     """Base class of both protocols: deadlines for input and output, and the end of the connection."""
 
     loop: Any
     transport: Any
 
-    def _watch(self, connection: Connection) -> None:
+    def _set_up_timers(self, connection: Connection) -> None:
         self._connection, self._limits = connection, connection.everyone.limits
         self._arriving, self._reading = _Timer(self.loop), _Timer(self.loop)
 
@@ -125,7 +125,7 @@ class _Watched(asyncio.Protocol):
         """Release the resources of the connection."""
         self._arriving.clear()
         self._reading.clear()
-        self._connection.closed()
+        self._connection.release_place()
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -146,7 +146,7 @@ class _Watched(asyncio.Protocol):
             self.transport.abort()
 
 
-class HttpProtocol(_Watched, H11Protocol):
+class HttpProtocol(_DeadlineProtocol, H11Protocol):
     """uvicorn's HTTP/1.1 with deadlines and limits."""
 
     def __init__(
@@ -154,21 +154,21 @@ class HttpProtocol(_Watched, H11Protocol):
     ):
         connection = Connection(everyone)
         super().__init__(config, server_state, {**app_state, "connection": connection}, **given)
-        self._watch(connection)
+        self._set_up_timers(connection)
         self._refused = self._upgraded = False
 
     def connection_made(self, transport: Any) -> None:
         """Admit a connection, or refuse it if there are too many."""
         super().connection_made(transport)
-        _prepare(transport)
+        _configure_socket(transport)
         self._connection.address = self.client[0] if self.client else ""
         refusal = self._connection.everyone.admit(self._connection.address)
-        if self._connection.everyone.flooded:
+        if self._connection.everyone.is_flooded:
             transport.abort()
         elif refusal:
             self._refuse(503, refusal, ("retry-after", "5"))
         else:
-            self._expect()
+            self._set_deadline()
 
     def data_received(self, data: bytes) -> None:
         """Process bytes, and set the deadline for the missing ones."""
@@ -178,14 +178,14 @@ class HttpProtocol(_Watched, H11Protocol):
             super().data_received(data)
         except Exception as error:  # noqa: BLE001  # no input of a client may stop the server
             _drop(self.transport, error)
-        self._expect()
+        self._set_deadline()
 
     def on_response_complete(self) -> None:
         """Set the idle time of the connection, and continue with the next request."""
         # A client with a session may pause between two episodes; others need no open connection.
         self.timeout_keep_alive = self._limits.idle_s if self._connection.sessions else self._limits.rest_s
         super().on_response_complete()
-        self._expect()
+        self._set_deadline()
 
     def handle_websocket_upgrade(self, event: Any) -> None:
         """Hand the connection over to a `StreamProtocol`."""
@@ -200,19 +200,19 @@ class HttpProtocol(_Watched, H11Protocol):
         status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
         self._refuse(status, f"{msg} {error or ''}".strip())
 
-    def _expect(self) -> None:
+    def _set_deadline(self) -> None:
         """Set the deadline for the next input: headers, a body, or nothing."""
         if self._refused or self._upgraded or self.transport.is_closing():
             return
         state = self.conn.their_state
         if state is h11.SEND_BODY:
-            self._late_after("body", self._limits.body_s)
+            self._refuse_after("body", self._limits.body_s)
         elif state is h11.IDLE and (self.cycle is None or self.conn.trailing_data[0]):
-            self._late_after("headers", self._limits.header_s)
+            self._refuse_after("headers", self._limits.header_s)
         else:
             self._arriving.clear()
 
-    def _late_after(self, part: str, seconds: float) -> None:
+    def _refuse_after(self, part: str, seconds: float) -> None:
         """Refuse the request unless this part of it is complete in time."""
         verb = "were" if part == "headers" else "was"
         message = f"The request's {part} {verb} not complete after {seconds:g} s."
@@ -238,12 +238,12 @@ class HttpProtocol(_Watched, H11Protocol):
         self.loop.call_later(self._limits.linger_s, self.transport.abort)
 
 
-class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
+class StreamProtocol(_DeadlineProtocol, WebSocketsSansIOProtocol):
     """uvicorn's WebSocket with deadlines. It takes over the connection of an `HttpProtocol`."""
 
     def __init__(self, config: Any, server_state: Any, app_state: dict[str, Any], **given: Any) -> None:
         super().__init__(config, server_state, app_state, **given)
-        self._watch(app_state["connection"])
+        self._set_up_timers(app_state["connection"])
         self._complete = False
         self.close_timeout = self._limits.linger_s  # for a client to answer that it closes, too
 
@@ -304,7 +304,7 @@ class StreamProtocol(_Watched, WebSocketsSansIOProtocol):
         super().resume_writing()
 
 
-def _prepare(transport: Any) -> None:
+def _configure_socket(transport: Any) -> None:
     """Make the kernel detect vanished clients and report every byte that a client does not read."""
     transport.set_write_buffer_limits(high=0)
     connection = transport.get_extra_info("socket")

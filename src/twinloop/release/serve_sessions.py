@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.release.running_policy import Decider, Observation
 from twinloop.release.serve_wire import SENT, check_observation
 from twinloop.release.serve_worker import LIMITS, BusyError
@@ -53,7 +53,7 @@ class Session:
         Raises:
             PolicyFailedError: the policy raised an error.
         """
-        _tried(lambda: self._ready.restart(episode))
+        _call_policy(lambda: self._started_decider.restart(episode))
 
     def act(self, observation: Observation) -> NDArray[np.float64]:
         """Return the next command, shape ``(k,)``.
@@ -63,7 +63,7 @@ class Session:
             PolicyFailedError: the policy raised an error, or gave no finite command of the right shape.
         """
         check_observation(observation, self._contract)
-        command = _tried(lambda: self._decided(observation))
+        command = _call_policy(lambda: self._compute_command(observation))
         wanted = (len(self._contract.action.names),)
         if command.shape != wanted:
             raise PolicyFailedError(f"The policy gave a command of shape {command.shape} instead of {wanted}.")
@@ -73,14 +73,14 @@ class Session:
         return command
 
     @property
-    def _ready(self) -> Decider:
+    def _started_decider(self) -> Decider:
         assert self.decider is not None  # noqa: S101 - Sessions.begin made it
         return self.decider
 
-    def _decided(self, observation: Observation) -> NDArray[np.float64]:
+    def _compute_command(self, observation: Observation) -> NDArray[np.float64]:
         if SENT in observation:
-            self._ready.sent(np.asarray(observation[SENT], dtype=np.float64))
-        return np.asarray(self._ready.act(observation), dtype=np.float64)
+            self._started_decider.report_sent(np.asarray(observation[SENT], dtype=np.float64))
+        return np.asarray(self._started_decider.act(observation), dtype=np.float64)
 
 
 class Sessions:
@@ -113,7 +113,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._open)
 
-    def unused(self, names: set[str]) -> int:
+    def count_unused(self, names: set[str]) -> int:
         """Return how many of these sessions have sent no message; remove closed sessions from ``names`` in place."""
         with self._lock:
             names &= set(self._open)
@@ -152,7 +152,7 @@ class Sessions:
         with self._lock:
             session, spare = self._find(name), self._spare
             self._spare = None
-        session.decider = spare or _tried(self._make)
+        session.decider = spare or _call_policy(self._make)
         session.restart()
 
     def close(self, name: str) -> None:
@@ -206,7 +206,7 @@ class Sessions:
             FullError: no session has been idle beyond its limit.
         """
         now = time.monotonic()
-        late = {name: now - session.used - self._patience(session) for name, session in self._open.items()}
+        late = {name: now - session.used - self._get_idle_limit(session) for name, session in self._open.items()}
         name = max(late, key=lambda name: late[name])
         if late[name] < 0.0:
             raise FullError(
@@ -215,14 +215,14 @@ class Sessions:
             )
         del self._open[name]
 
-    def _patience(self, session: Session) -> float:
+    def _get_idle_limit(self, session: Session) -> float:
         """Return the time in s for which a session may send nothing; a session with a running request is never idle."""
         if session.busy:
             return float("inf")
         return self._idle_s if session.heard else self._first_s
 
 
-def _tried(call: Callable[[], Any]) -> Any:
+def _call_policy(call: Callable[[], Any]) -> Any:
     """Call the policy and return its result.
 
     The client gets the type and message of an error. The position in the source is written only to the server's log.
@@ -232,6 +232,6 @@ def _tried(call: Callable[[], Any]) -> Any:
     except InputError:
         raise
     except BaseException as error:  # even SystemExit: no error of a policy may stop the server
-        _log.error("the policy failed: %s", raised(error))
+        _log.error("the policy failed: %s", describe_error(error))
         message = " ".join(str(error).split())[:_LONGEST_REASON]
         raise PolicyFailedError(f"The policy failed: {type(error).__name__}: {message}.") from error

@@ -22,7 +22,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 PROTOCOL = 1
 SENT = "sent"  # an additional array: the last command sent to the robot, if it differs from the policy's
@@ -41,7 +41,7 @@ class TooLargeError(WireError):
     """Error for a message with more bytes than allowed."""
 
 
-def _printable(text: str) -> str:
+def _check_printable(text: str) -> str:
     if not text.isprintable():
         raise ValueError("a name must have printable characters only")
     return text
@@ -54,7 +54,7 @@ class _Strict(BaseModel):
 class ArrayHeader(_Strict):
     """One array: its name, type and shape."""
 
-    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_printable)]
+    name: Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_check_printable)]
     dtype: Literal["float32", "float64", "uint8"]
     shape: Annotated[list[Annotated[int, Field(ge=0, le=16384)]], Field(max_length=4)]
 
@@ -119,7 +119,7 @@ def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
         raise WireError(
             f"The message's header is announced with {length} bytes, but the message has {len(data)} in all."
         )
-    header = _header(data[_LENGTH.size : _LENGTH.size + length])
+    header = _parse_header(data[_LENGTH.size : _LENGTH.size + length])
     start, arrays = _LENGTH.size + length, dict[str, NDArray[Any]]()
     wanted = start + sum(row.nbytes for row in header.arrays)
     if wanted != len(data):
@@ -134,9 +134,9 @@ def decode(data: bytes, *, largest: int = LARGEST_MESSAGE) -> Message:
     return Message(kind=header.kind, arrays=arrays, error=header.error, message=header.message)
 
 
-def _header(text: bytes) -> Header:
+def _parse_header(text: bytes) -> Header:
     try:
-        value = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
+        value = json.loads(text.decode(), object_pairs_hook=_reject_duplicate_keys, parse_constant=_reject_constant)
     except (ValueError, RecursionError) as error:  # ValueError: not UTF-8, not JSON, or a number of 5,000 digits
         raise WireError(f"The message's header is not JSON ({error}).") from error
     given = value.get("protocol") if isinstance(value, dict) else None
@@ -145,10 +145,10 @@ def _header(text: bytes) -> Header:
     try:
         return Header.model_validate(value)
     except ValidationError as error:
-        raise WireError(describe(error, where="The message's header", model=Header)) from error
+        raise WireError(describe_errors(error, where="The message's header", model=Header)) from error
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Return a JSON object; refuse duplicate keys, because two readers may interpret them differently."""
     value = dict(pairs)
     if len(value) != len(pairs):
@@ -156,7 +156,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(f"{name} is not a valid JSON number")
 
 

@@ -85,9 +85,9 @@ class _Job:
         except BaseException as error:  # noqa: BLE001  # no error of a policy may stop the server
             outcome = None, error
         with contextlib.suppress(RuntimeError):  # the loop is closed: the server has stopped
-            self.loop.call_soon_threadsafe(self._settle, outcome)
+            self.loop.call_soon_threadsafe(self._set_outcome, outcome)
 
-    def _settle(self, outcome: tuple[Any, BaseException | None]) -> None:
+    def _set_outcome(self, outcome: tuple[Any, BaseException | None]) -> None:
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 
@@ -121,8 +121,8 @@ class PolicyThread:
         job = _Job(call)
         self._jobs.put(job)
         try:
-            if not await self._settled(job):
-                raise self._give_up(job)
+            if not await self._wait_for_job(job):
+                raise self._abandon_job(job)
         finally:
             job.abandoned = True
         value, error = job.outcome.result()
@@ -134,7 +134,7 @@ class PolicyThread:
         """End the thread after the waiting calls."""
         self._jobs.put(None)
 
-    async def _settled(self, job: _Job) -> bool:
+    async def _wait_for_job(self, job: _Job) -> bool:
         """Wait for a job; return False if its time is over."""
         deadline = time.monotonic() + self._limit_s
         while True:
@@ -146,7 +146,7 @@ class PolicyThread:
                 return False
             deadline = began + self._limit_s
 
-    def _give_up(self, job: _Job) -> TwinloopError:
+    def _abandon_job(self, job: _Job) -> TwinloopError:
         if job.began is None:
             return BusyError(
                 f"The policy was busy with other clients for {self._limit_s:g} s. Try again, or serve fewer robots."

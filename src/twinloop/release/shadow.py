@@ -43,7 +43,7 @@ class ShadowLog:
         self._champion: list[NDArray[np.float64]] = []
         self._steps: list[ShadowDifference] = []
 
-    def look(
+    def compare_step(
         self, commands_champion: ArrayLike, commands_shadow: ArrayLike | None, *, latency_s: float | None = None
     ) -> ShadowDifference:
         """Compare the commands of one step.
@@ -63,7 +63,7 @@ class ShadowLog:
                 f"Step {len(self._steps)}: the champion sent {sent.tolist()} for {len(self.names)} joints "
                 f"({', '.join(self.names)}). Compare commands that were sent."
             )
-        meant, fault = _meant(commands_shadow, len(sent))
+        meant, fault = _check_commands(commands_shadow, len(sent))
         if not fault and self._budget is not None and latency_s is not None and latency_s > self._budget:
             fault = f"answered after {latency_s:.3g} s, {self._budget:g} s were allowed"
         off = meant - sent
@@ -112,7 +112,7 @@ class ShadowLog:
             pq.write_table(pa.table(columns), file)
 
 
-def _meant(commands: ArrayLike | None, joints: int) -> tuple[NDArray[np.float64], str]:
+def _check_commands(commands: ArrayLike | None, joints: int) -> tuple[NDArray[np.float64], str]:
     """Return the shadow's commands, NaN if invalid, and a description of the fault or ""."""
     nothing = np.full(joints, np.nan)
     if commands is None:

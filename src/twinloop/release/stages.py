@@ -54,34 +54,34 @@ class StageTracker:
         self.registry = registry
 
     @property
-    def now(self) -> CandidateStage | None:
+    def current_candidate(self) -> CandidateStage | None:
         """The candidate in shadow or canary, or None."""
         with self.registry.workspace.state.snapshot() as connection:
-            return self._now(connection)
+            return self._read_candidate(connection)
 
     @property
     def stage(self) -> Stage:
         """``shadow`` or ``canary`` if there is such a candidate, else ``offline``."""
-        found = self.now
+        found = self.current_candidate
         return "offline" if found is None else found.stage
 
-    def assign(self, episode: int) -> Arm:
+    def assign_arm(self, episode: int) -> Arm:
         """Return which policy acts in an episode; the same episode number always gives the same result.
 
         The policy is drawn from the candidate's run seed and the episode's number.
         """
-        found = self.now
+        found = self.current_candidate
         if found is None or found.stage != "canary" or found.plan.canary is None:
             return "champion"
-        return _drawn(found, episode)
+        return _draw_arm(found, episode)
 
-    def shadow_log(self, names: Sequence[str] = (), *, budget_s: float | None = None) -> ShadowLog:
+    def create_shadow_log(self, names: Sequence[str] = (), *, budget_s: float | None = None) -> ShadowLog:
         """Return an empty log for one episode, with the quantile of the plan."""
-        found = self.now
+        found = self.current_candidate
         plan = None if found is None else found.plan.shadow
         return ShadowLog(names, quantile=0.95 if plan is None else plan.quantile, budget_s=budget_s)
 
-    def outcome(
+    def record_outcome(
         self, episode: int, success: bool, violations: int = 0, shadow: Mapping[str, Any] | None = None
     ) -> Word:
         """Record the outcome of an episode.
@@ -98,38 +98,38 @@ class StageTracker:
         Raises:
             InputError: the episode was already recorded, or an episode in shadow has no log.
         """
-        with self.registry.changing() as connection:
-            found = self._now(connection)
+        with self.registry.open_transaction() as connection:
+            found = self._read_candidate(connection)
             if found is None:
                 return "go on"
-            arm: Arm = _drawn(found, episode) if found.stage == "canary" else "champion"
+            arm: Arm = _draw_arm(found, episode) if found.stage == "canary" else "champion"
             told = EpisodeOutcome(episode=episode, arm=arm, success=success, violations=violations, shadow=shadow)
             self._insert(connection, found, told)
             judgement = self._judge(connection, found)
             if judgement.state != "going":
-                self._leave(connection, found, judgement)
+                self._end_stage(connection, found, judgement)
         return "abort" if judgement.state == "abort" else "go on"
 
-    def judgement(self) -> StageDecision | None:
+    def judge_stage(self) -> StageDecision | None:
         """Return the state of the present stage; None if there is no candidate in a stage."""
         with self.registry.workspace.state.snapshot() as connection:
-            found = self._now(connection)
+            found = self._read_candidate(connection)
             return None if found is None else self._judge(connection, found)
 
     def history(self) -> list[CandidateStage]:
         """Return every candidate of this deployment, in the order of their last change."""
         rows = self.registry.workspace.state.rows(f"{_STANDINGS} ORDER BY since, rowid", (self.registry.deployment,))
-        return [_standing(tuple(row.values())) for row in rows]
+        return [_make_candidate_stage(tuple(row.values())) for row in rows]
 
-    def of(self, policy: str) -> CandidateStage | None:
+    def find_candidate(self, policy: str) -> CandidateStage | None:
         """Return the stage of one version; None if it was never in a stage."""
         return next((one for one in self.history() if one.policy == policy), None)
 
-    def _now(self, connection: sqlite3.Connection) -> CandidateStage | None:
+    def _read_candidate(self, connection: sqlite3.Connection) -> CandidateStage | None:
         row = connection.execute(
             f"{_STANDINGS} AND stage IN ('shadow', 'canary')", (self.registry.deployment,)
         ).fetchone()
-        return None if row is None else _standing(row)
+        return None if row is None else _make_candidate_stage(row)
 
     def _insert(self, connection: sqlite3.Connection, found: CandidateStage, told: EpisodeOutcome) -> None:
         if found.stage == "shadow" and told.shadow is None:
@@ -169,22 +169,22 @@ class StageTracker:
         assert found.plan.canary is not None  # noqa: S101 - a candidate enters only stages of its plan
         return judge_canary(found.plan.canary, told)
 
-    def _leave(self, connection: sqlite3.Connection, found: CandidateStage, judgement: StageDecision) -> None:
+    def _end_stage(self, connection: sqlite3.Connection, found: CandidateStage, judgement: StageDecision) -> None:
         """Move the candidate to the next stage, or abort it."""
         aborted = judgement.state == "abort"
-        following = found.plan.after(found.stage)
+        following = found.plan.get_next_stage(found.stage)
         stage: Stage = "aborted" if aborted else "passed" if following == "champion" else following
         moved: dict[str, str | None] = {found.stage: None}
         if aborted:
             moved["candidate"] = None
         elif stage == "canary":
             moved["canary"] = found.policy
-        enter(self.registry, connection, found.policy, stage, reason=judgement.reason if aborted else "")
+        enter_stage(self.registry, connection, found.policy, stage, reason=judgement.reason if aborted else "")
         details = {"stage": stage, "reason": judgement.reason, "figures": dict(judgement.figures)}
-        self.registry.write(connection, "abort" if aborted else "stage", found.policy, moved, details)
+        self.registry.record_change(connection, "abort" if aborted else "stage", found.policy, moved, details)
 
 
-def begin(
+def begin_stages(
     registry: PolicyRegistry,
     connection: sqlite3.Connection,
     policy: str,
@@ -200,7 +200,7 @@ def begin(
     )
 
 
-def enter(
+def enter_stage(
     registry: PolicyRegistry, connection: sqlite3.Connection, policy: str, stage: Stage, *, reason: str = ""
 ) -> None:
     """Put a version into a stage, within a transaction; a version without an earlier stage gets an empty plan."""
@@ -214,13 +214,13 @@ def enter(
     )
 
 
-def _drawn(found: CandidateStage, episode: int) -> Arm:
+def _draw_arm(found: CandidateStage, episode: int) -> Arm:
     assert found.plan.canary is not None  # noqa: S101 - called in canary only
     draw = float(uniforms(found.run_seed, f"canary/{found.policy}", [episode])[0, 0])
     return "canary" if draw < found.plan.canary.share else "champion"
 
 
-def _standing(row: Sequence[Any]) -> CandidateStage:
+def _make_candidate_stage(row: Sequence[Any]) -> CandidateStage:
     policy, champion, stage, plan, run_seed, since, reason = row
     return CandidateStage(
         policy=policy,

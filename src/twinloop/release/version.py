@@ -28,7 +28,7 @@ class TrainingRecord:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
 
-def trained_on(workspace: Workspace, policy: str | None) -> TrainingRecord:
+def read_training_record(workspace: Workspace, policy: str | None) -> TrainingRecord:
     """Return the training data of a policy, and of the policies from which its training started, from the workspace."""
     seen = "(SELECT DISTINCT episode_id FROM policy_episodes WHERE policy = ?)"
     twins = workspace.query(
@@ -78,19 +78,19 @@ class PolicyVersion(JsonRecord):
         return f"{self.name}@{self.version}"
 
 
-def versions(state: WorkspaceState) -> list[PolicyVersion]:
+def list_versions(state: WorkspaceState) -> list[PolicyVersion]:
     """Return all versions, oldest first."""
     rows = state.rows("SELECT * FROM policy_versions ORDER BY rowid")
     return [PolicyVersion(**{**row, "record": json.loads(row["record"])}) for row in rows]
 
 
-def aliases(state: WorkspaceState, deployment: str) -> dict[str, str]:
+def list_aliases(state: WorkspaceState, deployment: str) -> dict[str, str]:
     """Return the version reference of each alias of a deployment."""
     rows = state.rows("SELECT alias, policy FROM policy_aliases WHERE deployment = ?", (deployment,))
     return {row["alias"]: row["policy"] for row in rows}
 
 
-def _place(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> str:
+def _describe_search(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> str:
     """Return where an alias was searched, and why it may be missing."""
     place = f"the deployment {deployment}"
     if held:
@@ -101,7 +101,7 @@ def _place(state: WorkspaceState, deployment: str, held: Mapping[str, str]) -> s
     return f"{place}, in which no policy has been promoted yet (`twinloop promote`)"
 
 
-def resolve(state: WorkspaceState, reference: str, deployment: str = MAIN) -> PolicyVersion:
+def resolve_version(state: WorkspaceState, reference: str, deployment: str = MAIN) -> PolicyVersion:
     """Return the version for an alias, ``DEPLOYMENT/ALIAS``, ``NAME@VERSION``, ``NAME@HASH``, ``NAME`` or a hash.
 
     Raises:
@@ -109,14 +109,14 @@ def resolve(state: WorkspaceState, reference: str, deployment: str = MAIN) -> Po
     """
     where, _, word = reference.rpartition("/")
     if word in ALIASES:
-        held = aliases(state, where or deployment)
+        held = list_aliases(state, where or deployment)
         if word not in held:
-            raise UnknownNameError("alias", word, held, where=_place(state, where or deployment, held))
+            raise UnknownNameError("alias", word, held, where=_describe_search(state, where or deployment, held))
         reference = held[word]
-    known = versions(state)
+    known = list_versions(state)
     name, _, tail = reference.partition("@")
     numbered = [one for one in known if one.name == name and tail in ("", str(one.version))]
-    found = numbered or [one for one in known if _meant(one, name, tail)]
+    found = numbered or [one for one in known if _matches_hash(one, name, tail)]
     if not found:
         raise UnknownNameError("policy", reference, [one.reference for one in known], where="the registry")
     return found[-1]
@@ -136,7 +136,7 @@ def check_name(name: str) -> str:
     return name
 
 
-def person() -> str:
+def get_current_user() -> str:
     """Return the user of this process."""
     try:
         return getpass.getuser()
@@ -144,7 +144,7 @@ def person() -> str:
         return f"uid {os.getuid()}"
 
 
-def _meant(version: PolicyVersion, name: str, tail: str) -> bool:
+def _matches_hash(version: PolicyVersion, name: str, tail: str) -> bool:
     """Return whether the beginning of a hash identifies this version."""
     prefix = tail if tail and version.name == name else name if not tail else ""
     hashes = (version.hash, version.policy or "")
@@ -154,7 +154,9 @@ def _meant(version: PolicyVersion, name: str, tail: str) -> bool:
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 
-def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None) -> dict[str, Any]:
+def describe_version(
+    folder: Path, files: Mapping[str, str], workspace: Workspace, policy: str | None
+) -> dict[str, Any]:
     """Return the record of a version. Unknown facts are None or empty; a gate that needs them reports it.
 
     Args:
@@ -166,7 +168,7 @@ def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, polic
     Raises:
         InputError: ``config.json`` is not a JSON object.
     """
-    config = config_of(folder)
+    config = read_config(folder)
     settings = config.get("settings") or {}
     return {
         "files": dict(files),
@@ -176,14 +178,14 @@ def describe(folder: Path, files: Mapping[str, str], workspace: Workspace, polic
         "contract": config.get("contract"),
         "normalization": {"how": settings.get("normalization"), "statistics": config.get("statistics")},
         "card": config.get("card"),
-        "datasets": _datasets(workspace, policy),
-        "twins": list(trained_on(workspace, policy).twins) if policy else [],
+        "datasets": _list_datasets(workspace, policy),
+        "twins": list(read_training_record(workspace, policy).twins) if policy else [],
         "code": {"twinloop": __version__, **(config.get("versions") or {})},
         "evaluations": [],
     }
 
 
-def policy_hash(folder: Path) -> str | None:
+def compute_policy_hash(folder: Path) -> str | None:
     """Return the hash of weights and settings; it is checked by opening the policy if torch is installed.
 
     Raises:
@@ -194,10 +196,10 @@ def policy_hash(folder: Path) -> str | None:
     try:
         return open_policy(folder).hash
     except MissingDependencyError:
-        return config_of(folder).get("hash")
+        return read_config(folder).get("hash")
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """Return the content of ``config.json``, empty if the file is missing.
 
     Raises:
@@ -211,12 +213,12 @@ def config_of(folder: Path) -> dict[str, Any]:
     return value
 
 
-def text(record: Mapping[str, Any]) -> str:
+def format_record(record: Mapping[str, Any]) -> str:
     """Return the stored text of a record."""
     return json.dumps(record, sort_keys=True, allow_nan=False)
 
 
-def _datasets(workspace: Workspace, policy: str | None) -> list[dict[str, Any]]:
+def _list_datasets(workspace: Workspace, policy: str | None) -> list[dict[str, Any]]:
     """Return the dataset versions that trained a policy, and those of the policies from which its training started."""
     if policy is None:
         return []

@@ -61,12 +61,12 @@ def intrinsics(
 def opencv_pose(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
     """Return ``world_from_camera`` ``(…, 4, 4)`` in OpenCV's axes of MuJoCo's ``cam_xpos`` and ``cam_xmat``."""
     position = np.asarray(xpos, dtype=np.float64)
-    pose = transforms(position, xmat)
+    pose = make_transforms(position, xmat)
     pose[..., :3, :3] = pose[..., :3, :3] @ MUJOCO_FROM_OPENCV
     return pose
 
 
-def transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
+def make_transforms(xpos: ArrayLike, xmat: ArrayLike) -> NDArray[np.float64]:
     """Return homogeneous matrices ``(…, 4, 4)`` of positions ``(…, 3)`` and rotations ``(…, 9)`` or ``(…, 3, 3)``."""
     position = np.asarray(xpos, dtype=np.float64)
     pose = np.zeros((*position.shape[:-1], 4, 4))

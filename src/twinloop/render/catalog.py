@@ -51,11 +51,11 @@ class RendererEntry:
         """Import the class of the renderer; ``mujoco_warp`` and GL are only imported when it is opened."""
         return self.made or load_object(self.location)
 
-    def what_was_found(self) -> str:
+    def describe_environment(self) -> str:
         """Return a description of a working renderer's environment; empty without one."""
         return load_object(self.found)() if self.found else ""
 
-    def settings(self, given: Mapping[str, Any]) -> Any:
+    def make_settings(self, given: Mapping[str, Any]) -> Any:
         """Return the settings object with the given settings; None if none is given.
 
         Raises:
@@ -69,14 +69,14 @@ class RendererEntry:
         for name, value in given.items():
             if name not in known:
                 raise UnknownNameError("quality setting", name, known, where=f"renderer {self.location}")
-            if not _alike(value, known[name].default):
+            if not _fits_type(value, known[name].default):
                 own = known[name].default
                 like = "true or false, or left out" if own is None else f"written like {own!r}"
                 raise InputError(f"{name} is {like}; given {value!r}.")
         return kind(**given) if kind else None
 
 
-def _alike(value: Any, own: Any) -> bool:
+def _fits_type(value: Any, own: Any) -> bool:
     """Return whether a value has a type that fits a setting's default."""
     if own is None or isinstance(own, bool) or isinstance(value, bool):  # None: true, false, or chosen automatically
         return isinstance(value, bool) and isinstance(own, bool | None)
@@ -125,7 +125,7 @@ def renderer_entry(name: str) -> RendererEntry:
     if isinstance(found, RendererEntry):
         return found
     packages, remedy = ("mujoco",), f"mend {name.rpartition(':')[0]}"
-    if (offered := RENDERERS.installed().get(name)) and offered.dist is not None:
+    if (offered := RENDERERS.list_installed().get(name)) and offered.dist is not None:
         packages, remedy = ("mujoco", offered.dist.name), f"pip install --upgrade {offered.dist.name}"
     seconds = getattr(found, "seconds", 0.01)
     return RendererEntry(location=name, packages=packages, remedy=remedy, seconds=seconds, made=found)
@@ -171,12 +171,12 @@ def probe_renderer(name: str) -> ProbeResult:
         return ProbeResult(name=name, available=False, detail=detail, remedy=entry.remedy)
     detail = ", ".join(f"{package} {found}" for package, found in versions.items())
     record = _cache_file(name, versions)
-    if not _remembered(record):
-        problem = _try(name)
+    if not _has_success(record):
+        problem = _run_trial(name)
         if problem:
             return ProbeResult(name=name, available=False, detail=problem, remedy=entry.remedy)
-        _remember(record)
-    found = entry.what_was_found()
+        _store_success(record)
+    found = entry.describe_environment()
     return ProbeResult(name=name, available=True, detail=detail + (f"; {found}" if found else ""), remedy="")
 
 
@@ -234,7 +234,7 @@ def open_renderer(
     if name == AUTO:
         name = choose_renderer()
     entry = renderer_entry(name)
-    settings = entry.settings(quality or {})
+    settings = entry.make_settings(quality or {})
     options = {} if settings is None else {"quality": settings}
     return entry.load()(model, height=height, width=width, cameras=cameras, **options)
 
@@ -249,12 +249,12 @@ def _versions(packages: tuple[str, ...]) -> dict[str, str | None]:
     return found
 
 
-def _try(name: str) -> str:
+def _run_trial(name: str) -> str:
     """Return an empty text if the trial rendered its image correctly, else its last line of output."""
-    return outcome([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
+    return run_trial([sys.executable, "-P", "-m", "twinloop.render.trial", name], seconds=TRIAL_SECONDS)
 
 
-def outcome(command: list[str], *, seconds: float) -> str:
+def run_trial(command: list[str], *, seconds: float) -> str:
     """Return an empty text if a process of twinloop's modules succeeded, else its exit and last line of output."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)  # noqa: S603 - our own module
@@ -271,24 +271,24 @@ def outcome(command: list[str], *, seconds: float) -> str:
 def _cache_file(name: str, versions: dict[str, str | None]) -> Path:
     own = Path(name.rpartition(":")[0])
     content = sha256_file(own) if own.is_file() else ""
-    return memory(own.stem or name, name, content, versions, os.environ.get("MUJOCO_GL"))
+    return result_path(own.stem or name, name, content, versions, os.environ.get("MUJOCO_GL"))
 
 
-def memory(title: str, *facts: object) -> Path:
+def result_path(title: str, *facts: object) -> Path:
     """Return the file in the user's cache folder that stores a result for these facts, this machine and this Python."""
     root = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     key = sha256_json([*facts, sys.executable, sys.version, platform.node()])
     return Path(root) / "twinloop" / "renderers" / f"{title}-{key[:16]}.json"
 
 
-def _remembered(record: Path) -> bool:
+def _has_success(record: Path) -> bool:
     try:
         return read_json(record) == {"available": True}
     except InputError:
         return False
 
 
-def _remember(record: Path) -> None:
+def _store_success(record: Path) -> None:
     try:
         write_json(record, {"available": True})
     except OSError:

@@ -2,7 +2,7 @@
 
 Six lights, one along each axis of the camera and one opposite with negative light, give every vertex the colour
 (1 + n) / 2. That is linear in the normal n, so interpolation between vertices is that of n itself. Eight bits leave an
-error of 0.3°; `primitives.hits` replaces it for primitive geoms.
+error of 0.3°; `primitives.intersect_primitives` replaces it for primitive geoms.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.imaging import Intrinsics
 from twinloop.render.cameras import intrinsics, opencv_pose
-from twinloop.render.primitives import PRIMITIVES, ROUND, hits
+from twinloop.render.primitives import PRIMITIVES, ROUND, intersect_primitives
 from twinloop.render.protocol import (
     Fields,
     Observed,
@@ -35,7 +35,7 @@ from twinloop.render.protocol import (
 from twinloop.render.scene import PosedScene, camera_ids
 
 
-def light_along_axes(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float64]) -> None:
+def set_axis_lights(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float64]) -> None:
     """Make everything in a scene white and lit along the camera's axes, the columns of a rotation ``(3, 3)``.
 
     ``mjv_updateScene`` undoes all of it.
@@ -55,8 +55,8 @@ def light_along_axes(scene: mujoco.MjvScene, world_from_camera: NDArray[np.float
         thing.emission = thing.specular = thing.shininess = thing.reflectance = 0.0
 
 
-def normals_of_colours(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
-    """Return unit vectors ``(…, 3)`` in camera axes from the colours of `light_along_axes`."""
+def decode_normals(picture: NDArray[np.uint8]) -> NDArray[np.float32]:
+    """Return unit vectors ``(…, 3)`` in camera axes from the colours of `set_axis_lights`."""
     vectors = picture.astype(np.float32) / np.float32(127.5) - np.float32(1.0)
     return vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)
 
@@ -146,7 +146,7 @@ class GlRenderer(Renderer):
         self.cameras = tuple(self._cameras)
         apply_quality(self._posed.model, quality, height, width)
         self._scene = mujoco.MjvScene(self._posed.model, maxgeom=max(quality.max_geoms, model.ngeom))
-        self._option = _visible_things()
+        self._option = _make_visual_options()
         self._pixels = np.empty((height, width, 3), dtype=np.uint8)
         self._rect = mujoco.MjrRect(0, 0, width, height)
         self._window = _egl_context(width, height)
@@ -167,7 +167,7 @@ class GlRenderer(Renderer):
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
-            if "tex_data" in self._posed.take_anew():
+            if "tex_data" in self._posed.pop_changed_data():
                 self._upload_sky()
             for name in self.cameras:
                 self._draw(name, {channel: out[i] for channel, out in seen[name].items()})
@@ -182,15 +182,15 @@ class GlRenderer(Renderer):
         everything = mujoco.mjtCatBit.mjCAT_ALL.value
         posed, camera = self._posed, self._cameras[name]
         mujoco.mjv_updateScene(posed.model, posed.data, self._option, None, camera, everything, self._scene)
-        self._hide_from_behind(posed.data.cam_xpos[camera.fixedcamid])
+        self._hide_back_planes(posed.data.cam_xpos[camera.fixedcamid])
         if "rgb" in out or "linear" in out:
-            picture = self._picture(out.get("rgb"))
+            picture = self._draw_image(out.get("rgb"))
             if "linear" in out:
                 out["linear"][:] = decode_srgb(picture)
         if _FROM_IDS & out.keys():
             self._draw_ids(name, out)
 
-    def _hide_from_behind(self, eye: NDArray[np.float64]) -> None:
+    def _hide_back_planes(self, eye: NDArray[np.float64]) -> None:
         """Hide planes seen from behind, which MuJoCo draws semi-transparent in images, but opaque in ids."""
         model, data = self._posed.model, self._posed.data
         planes = np.flatnonzero(model.geom_type == _PLANE)
@@ -202,7 +202,7 @@ class GlRenderer(Renderer):
             if thing.objtype == mujoco.mjtObj.mjOBJ_GEOM and thing.objid in behind:
                 thing.type = mujoco.mjtGeom.mjGEOM_NONE.value
 
-    def _picture(self, out: NDArray[np.uint8] | None = None, depth: NDArray[np.float32] | None = None) -> NDArray:
+    def _draw_image(self, out: NDArray[np.uint8] | None = None, depth: NDArray[np.float32] | None = None) -> NDArray:
         """Draw the scene as it is; the lowest row of ``depth`` comes first, as in OpenGL."""
         mujoco.mjr_render(self._rect, self._scene, self._context)
         mujoco.mjr_readPixels(self._pixels, depth, self._rect, self._context)
@@ -214,22 +214,22 @@ class GlRenderer(Renderer):
     def _draw_ids(self, name: str, out: dict[str, NDArray]) -> None:
         """Draw ids and depth in one pass in which colours are numbers, and normals in another."""
         buffer = np.empty((self.height, self.width), dtype=np.float32)
-        with self._flags(_SEGMENT, _IDCOLOR):
-            ids = _geom_ids(self._picture(depth=buffer), self._scene)
+        with self._set_flags(_SEGMENT, _IDCOLOR):
+            ids = _geom_ids(self._draw_image(depth=buffer), self._scene)
         buffer = buffer[::-1]
         if "geom" in out:
             out["geom"][:] = ids
         if "depth" in out:
-            out["depth"][:] = _metres(buffer, self._scene.camera[0])
+            out["depth"][:] = _convert_to_metres(buffer, self._scene.camera[0])
         if "normal" in out:
             out["normal"][:] = np.where(buffer[..., None] > 0.0, self._draw_normals(name), 0.0)
         if not self._scene.camera[0].orthographic:
             self._make_exact(name, ids, out)
 
     def _draw_normals(self, name: str) -> NDArray[np.float32]:
-        light_along_axes(self._scene, self._pose(name)[:3, :3])
-        with self._flags():
-            return normals_of_colours(self._picture())
+        set_axis_lights(self._scene, self._pose(name)[:3, :3])
+        with self._set_flags():
+            return decode_normals(self._draw_image())
 
     def _make_exact(self, name: str, ids: NDArray[np.int32], out: dict[str, NDArray]) -> None:
         """Replace depth and normals of primitives, drawn with flat faces, by their exact values."""
@@ -238,7 +238,7 @@ class GlRenderer(Renderer):
         kinds = PRIMITIVES if "normal" in out else ROUND
         posed = self._posed
         rays = _pixel_rays(intrinsics(posed.model, name, height=self.height, width=self.width))
-        distance, normal = hits(kinds, ids.ravel(), rays, self._pose(name), posed.model, posed.data)
+        distance, normal = intersect_primitives(kinds, ids.ravel(), rays, self._pose(name), posed.model, posed.data)
         if "depth" in out:
             flat = (posed.model.geom_type == _PLANE) | (posed.model.geom_type == _BOX)  # exact as drawn
             distance[flat[ids.ravel()]] = np.nan
@@ -251,7 +251,7 @@ class GlRenderer(Renderer):
         return opencv_pose(data.cam_xpos[row], data.cam_xmat[row])
 
     @contextmanager
-    def _flags(self, *on: int) -> Generator[None]:
+    def _set_flags(self, *on: int) -> Generator[None]:
         """Disable all visual effects, and enable these flags instead."""
         before = self._scene.flags.copy()
         self._scene.flags[_PRETTY] = False
@@ -286,14 +286,14 @@ def _geom_ids(packed: NDArray[np.uint8], scene: mujoco.MjvScene) -> NDArray[np.i
     return table[number]
 
 
-def _metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
+def _convert_to_metres(buffer: NDArray[np.float32], camera: mujoco.MjvGLCamera) -> NDArray[np.float64]:
     """Return distances in m along the optical axis of a depth buffer: 1 at the near plane, 0 for no surface."""
     near, far, from_far = camera.frustum_near, camera.frustum_far, buffer.astype(np.float64)
     metres = far - from_far * (far - near) if camera.orthographic else near * far / (near + from_far * (far - near))
     return np.where(from_far > 0.0, metres, np.inf)
 
 
-def _visible_things() -> mujoco.MjvOption:
+def _make_visual_options() -> mujoco.MjvOption:
     """Return the options of visible elements: no sites, and no lines of sensors."""
     option = mujoco.MjvOption()
     option.sitegroup[:] = 0

@@ -18,7 +18,7 @@ Meet = Callable[[Array, Array, Array], tuple[Array, Array]]
 length and outward normals ``(n, 3)`` of any length; nan for a ray that misses."""
 
 
-def hits(
+def intersect_primitives(
     kinds: Mapping[int, Meet],
     ids: NDArray[np.int32],
     rays: Array,
@@ -39,7 +39,7 @@ def hits(
     """
     distance, normal = np.full(len(ids), np.nan), np.full((len(ids), 3), np.nan)
     turn, eye = world_from_camera[:3, :3], world_from_camera[:3, 3]
-    for geom, pixels in _pieces(ids):
+    for geom, pixels in _split_pixels(ids):
         meet = kinds.get(int(model.geom_type[geom])) if geom >= 0 else None
         if meet is None:
             continue
@@ -53,7 +53,7 @@ def hits(
     return distance, normal
 
 
-def _pieces(ids: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.intp]]]:
+def _split_pixels(ids: NDArray[np.int32]) -> Iterator[tuple[int, NDArray[np.intp]]]:
     """Yield every id and its pixels, in chunks that fit the processor's cache: three times as fast as whole images."""
     order = np.argsort(ids, kind="stable")
     seen, starts = np.unique(ids[order], return_index=True)

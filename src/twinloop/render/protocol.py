@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.imaging import display_of, linear_of
-from twinloop.core.records import frozen
+from twinloop.core.imaging import linear_to_srgb, srgb_to_linear
+from twinloop.core.records import freeze_array
 
 
 def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
@@ -23,10 +23,10 @@ def decode_srgb(values: ArrayLike) -> NDArray[np.float32]:
 def encode_srgb(light: ArrayLike) -> NDArray[np.uint8]:
     """Return 8-bit sRGB of linear light, rounded; values outside 0 to 1 are clipped."""
     linear = np.clip(np.asarray(light, dtype=np.float32), 0.0, 1.0)
-    return np.rint(255.0 * display_of(linear)).astype(np.uint8)
+    return np.rint(255.0 * linear_to_srgb(linear)).astype(np.uint8)
 
 
-_DECODED = linear_of(np.arange(256) / 255.0).astype(np.float32)
+_DECODED = srgb_to_linear(np.arange(256) / 255.0).astype(np.float32)
 
 
 Fields: TypeAlias = Mapping[str, NDArray]
@@ -85,12 +85,12 @@ class SceneStates:
     mocap_quat: NDArray[np.float64] | None = None
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "qpos", frozen(np.atleast_2d(self.qpos)))
+        object.__setattr__(self, "qpos", freeze_array(np.atleast_2d(self.qpos)))
         for name, width in (("mocap_pos", 3), ("mocap_quat", 4)):
             value = getattr(self, name)
             if value is None:
                 continue
-            object.__setattr__(self, name, frozen(value).reshape(len(self), -1, width))
+            object.__setattr__(self, name, freeze_array(value).reshape(len(self), -1, width))
 
     def __len__(self) -> int:
         return len(self.qpos)

@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.render.protocol import Fields, SceneStates
 
 # Uploaded or built once when a renderer is opened: writing them later has no effect. Renderers upload again the
-# fields that `PosedScene.take_anew` returns.
+# fields that `PosedScene.pop_changed_data` returns.
 _FIXED_PREFIXES = ("tex_", "mesh_", "hfield_", "skin_", "vis", "opt", "stat", "name")
 _BUILT_ANEW = frozenset({"tex_data", "geom_dataid"})
 
@@ -35,7 +35,7 @@ def camera_ids(model: mujoco.MjModel, cameras: Sequence[str] | None) -> dict[str
     return {name: existing[name] for name in wanted}
 
 
-def _unaligned(model: mujoco.MjModel, fields: Fields) -> Fields:
+def _disable_alignment(model: mujoco.MjModel, fields: Fields) -> Fields:
     """Disable the compiler's shortcut for geoms whose pose in their body has changed.
 
     The compiler marks geoms that are aligned with their body, and their own pose is then ignored; ``mj_setConst``
@@ -75,7 +75,7 @@ class PosedScene:
         for name, value in self._compiled.items():
             getattr(self.model, name)[...] = value
         self._compiled, self._changing = {}, {}
-        for name, value in {**_unaligned(self.model, fields), **fields}.items():
+        for name, value in {**_disable_alignment(self.model, fields), **fields}.items():
             target, given = self._field(name), np.asarray(value)
             if given.shape not in (target.shape, (frames, *target.shape)):
                 raise InputError(
@@ -88,7 +88,7 @@ class PosedScene:
             else:
                 target[...] = given
 
-    def alike(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
+    def group_frames(self, names: Sequence[str], frames: int) -> list[NDArray[np.intp]]:
         """Return the frames in groups that have the same values of these fields."""
         rows = [self._changing[name].reshape(frames, -1) for name in names if name in self._changing]
         groups: dict[bytes, list[int]] = {}
@@ -96,7 +96,7 @@ class PosedScene:
             groups.setdefault(b"".join(row[frame].tobytes() for row in rows), []).append(frame)
         return [np.array(group) for group in groups.values()]
 
-    def writes(self, prefixes: tuple[str, ...]) -> bool:
+    def changes_field(self, prefixes: tuple[str, ...]) -> bool:
         """Return whether any field that differs from the compiled model has one of these prefixes."""
         return any(name.startswith(prefixes) for name in self._compiled)
 
@@ -106,7 +106,9 @@ class PosedScene:
             return self._changing[name][frames]
         return getattr(self.model, name)[None].copy()
 
-    def mocap(self, states: SceneStates, frames: NDArray[np.intp]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def mocap_poses(
+        self, states: SceneStates, frames: NDArray[np.intp]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return positions and quaternions of mocap bodies in some frames, ``(len(frames), nmocap, …)``."""
         places = []
         for given, own in ((states.mocap_pos, self.model.body_pos), (states.mocap_quat, self.model.body_quat)):
@@ -114,7 +116,7 @@ class PosedScene:
             places.append(still if given is None else given[frames])
         return places[0], places[1]
 
-    def take_anew(self) -> set[str]:
+    def pop_changed_data(self) -> set[str]:
         """Return the names of data that renderers build once (pixels, shapes) and that changed since the last call."""
         taken, self._anew = self._anew, set()
         return taken

@@ -42,11 +42,11 @@ def contact_sheet(
     for i, (picture, label) in enumerate(zip(pictures, labels, strict=True)):
         x, y = _GAP + i % columns * cell_width, _GAP + i // columns * cell_height
         sheet.paste(Image.fromarray(np.ascontiguousarray(picture)), (x, y))
-        draw.text((x, y + height + 2), _fitted(label, font, width), fill=_INK, font=font)
+        draw.text((x, y + height + 2), _shorten_label(label, font, width), fill=_INK, font=font)
     return np.asarray(sheet)
 
 
-def _fitted(label: str, font: object, width: int) -> str:
+def _shorten_label(label: str, font: object, width: int) -> str:
     """Return the label, shortened with … to the width of its image."""
     measure = font.getlength  # pyright: ignore[reportAttributeAccessIssue]
     if measure(label) <= width:

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 
 _MOST_BYTES = 4 << 30  # ten times the splats of a scanned room
 _SH0 = 0.28209479177387814
@@ -63,18 +63,18 @@ class Splats:
                 )
             if not np.isfinite(value).all():
                 raise InputError(f"{name} of splats holds numbers that are not finite. Remove these splats first.")
-            object.__setattr__(self, name, frozen(value))
+            object.__setattr__(self, name, freeze_array(value))
         if not (self.scale > 0.0).all():
             raise InputError("The scale of a splat is its standard deviation in m; it must be positive.")
         length = np.linalg.norm(self.rotation, axis=-1, keepdims=True)
         if not (length > 0.0).all():
             raise InputError("The rotation of a splat is a quaternion wxyz; its length must not be zero.")
-        object.__setattr__(self, "rotation", frozen(self.rotation / length))
+        object.__setattr__(self, "rotation", freeze_array(self.rotation / length))
 
     def __len__(self) -> int:
         return len(self.position)
 
-    def moved(self, position: ArrayLike, rotation: ArrayLike, scale: float = 1.0) -> Splats:
+    def transform_splats(self, position: ArrayLike, rotation: ArrayLike, scale: float = 1.0) -> Splats:
         """Return the splats scaled about the origin, rotated and moved, to place a captured scene in the world.
 
         Args:

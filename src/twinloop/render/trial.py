@@ -39,7 +39,7 @@ _DEPTH_M, _NORMAL = 0.002, 0.05  # 2 mm and 3°: above every renderer's rounding
 
 def main(name: str) -> int:
     """Render the scene and print the result; return 0 if every declared channel is right, 3 otherwise."""
-    model = scene()
+    model = make_scene()
     try:
         with open_renderer(name, model, height=HEIGHT, width=WIDTH) as renderer:
             channels = renderer.channels
@@ -47,14 +47,14 @@ def main(name: str) -> int:
     except TwinloopError as error:
         sys.stderr.write(str(error))
         return 3
-    wrong = problem(model, {channel: seen[channel][0] for channel in channels})
+    wrong = find_problem(model, {channel: seen[channel][0] for channel in channels})
     if wrong:
         sys.stderr.write(wrong)
         return 3
     return 0
 
 
-def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
+def find_problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
     """Return the error of the scene's channels as a text, empty if there is none.
 
     Depth, id and normal are compared with MuJoCo's ray caster at the centre of the image.
@@ -65,7 +65,7 @@ def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
         return f"The image is wrong: {green} pixels show the box, at least {_LEAST} should."
     if "linear" in seen and not np.median(np.abs(encode_srgb(seen["linear"]) - light)) <= 2.0:
         return "The image is wrong: its linear light is not that of its colours."
-    geom, depth, normal = _truth(model)
+    geom, depth, normal = _cast_centre_ray(model)
     middle = HEIGHT // 2, WIDTH // 2
     if "geom" in seen and (seen["geom"][middle] != geom or np.sum(seen["geom"] == _BOX) < _LEAST):
         return f"The ids are wrong: {seen['geom'][middle]} in the middle, it should be {geom}."
@@ -77,7 +77,7 @@ def problem(model: mujoco.MjModel, seen: Mapping[str, NDArray]) -> str:
     return ""
 
 
-def _truth(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
+def _cast_centre_ray(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
     """Return geom, depth in m and normal at the pixel just below and right of the centre."""
     data = mujoco.MjData(model)
     mujoco.mj_kinematics(model, data)
@@ -89,7 +89,7 @@ def _truth(model: mujoco.MjModel) -> tuple[int, float, NDArray[np.float64]]:
     return int(geom[0]), depth, normal @ pose[:3, :3]
 
 
-def scene() -> mujoco.MjModel:
+def make_scene() -> mujoco.MjModel:
     """Return the model of the test scene."""
     return mujoco.MjModel.from_xml_string(_SCENE)
 

@@ -18,7 +18,7 @@ Triangles = tuple[NDArray[np.float64], NDArray[np.int32]]
 """Corners ``(n, 3)`` in m, and the row numbers of each triangle's corners, ``(m, 3)``."""
 
 
-def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
+def make_triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Triangles:
     """Return the surface of a geom in its own axes; planes, which may be infinite, have none.
 
     Args:
@@ -30,11 +30,11 @@ def triangles(model: mujoco.MjModel, geom: int, *, chord: float = CHORD) -> Tria
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     match kind:
         case _KIND.mjGEOM_SPHERE:
-            return _round(size[[0, 0, 0]], 0.0, chord)
+            return _make_ellipsoid(size[[0, 0, 0]], 0.0, chord)
         case _KIND.mjGEOM_ELLIPSOID:
-            return _round(size, 0.0, chord)
+            return _make_ellipsoid(size, 0.0, chord)
         case _KIND.mjGEOM_CAPSULE:
-            return _round(size[[0, 0, 0]], float(size[1]), chord)
+            return _make_ellipsoid(size[[0, 0, 0]], float(size[1]), chord)
         case _KIND.mjGEOM_CYLINDER:
             return _cylinder(float(size[0]), float(size[1]), chord)
         case _KIND.mjGEOM_BOX:
@@ -56,7 +56,7 @@ def _segments(radius: float, chord: float) -> int:
     return 2 * math.ceil(min(max(wanted, _LEAST), _MOST) / 2)
 
 
-def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
+def _make_ellipsoid(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
     """Return an ellipsoid with these half-axes, cut at the equator and separated by ``half`` in each direction."""
     count = _segments(float(radii.max()), chord / 2.0)  # round both ways
     latitude = np.linspace(-math.pi / 2, math.pi / 2, count // 2 + 1)
@@ -66,16 +66,16 @@ def _round(radii: NDArray[np.float64], half: float, chord: float) -> Triangles:
     shift = half * np.where(upper, 1.0, -1.0) if half > 0.0 else np.zeros(len(latitude))
     rim = np.cos(latitude)
     rim[[0, -1]] = 0.0  # a pole is one point, so that no ray passes through
-    corners, faces = _revolved(rim, np.sin(latitude), count)
+    corners, faces = _revolve_profile(rim, np.sin(latitude), count)
     return corners * radii + np.array([0.0, 0.0, 1.0]) * np.repeat(shift, count)[:, None], faces
 
 
 def _cylinder(radius: float, half: float, chord: float) -> Triangles:
     count = _segments(radius, chord)
-    return _revolved(np.array([0.0, radius, radius, 0.0]), np.array([-half, -half, half, half]), count)
+    return _revolve_profile(np.array([0.0, radius, radius, 0.0]), np.array([-half, -half, half, half]), count)
 
 
-def _revolved(radius: NDArray[np.float64], height: NDArray[np.float64], count: int) -> Triangles:
+def _revolve_profile(radius: NDArray[np.float64], height: NDArray[np.float64], count: int) -> Triangles:
     """Return a profile ``(k,)`` revolved about the z axis, outward faces counter-clockwise if it rises."""
     angle = 2.0 * math.pi * np.arange(count) / count
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=-1)

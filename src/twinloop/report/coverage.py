@@ -71,7 +71,7 @@ def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: 
         expected: fractions that independent draws visit, in the same form.
     """
     n = len(names)
-    visited, wanted = _square(fractions, n), _square(expected, n)
+    visited, wanted = _mirror_triangle(fractions, n), _mirror_triangle(expected, n)
     surplus = visited - wanted
     reach = max(float(np.nanmax(np.abs(surplus))), 1e-3)
     pairs = [[f"{a}<br>{b}" for b in names] for a in names]
@@ -97,7 +97,7 @@ def pair_matrix(names: Sequence[str], fractions: Sequence[ArrayLike], expected: 
     return figure
 
 
-def _square(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
+def _mirror_triangle(rows: Sequence[ArrayLike], n: int) -> NDArray[np.float64]:
     """Return a symmetric table ``(n, n)`` from the rows of its upper triangle, with NaN on the diagonal."""
     table = np.full((n, n), np.nan)
     for i, row in enumerate(rows):
@@ -125,16 +125,16 @@ def range_history(history: Mapping[str, Any]) -> Figure:
     for number, name in enumerate(names):
         place = {"row": number // columns + 1, "col": number % columns + 1}
         pairs = np.array([*(item["ranges"][name] for item in rounds), history["ranges"][name]])
-        _band(figure, ends, pairs, place)
+        _add_band(figure, ends, pairs, place)
         for side in (0, 1):
-            _decisions(figure, history, name, side, shown, place)
+            _add_decisions(figure, history, name, side, shown, place)
     for column in range(columns):
         figure.update_xaxes(title="episode", row=lines, col=column + 1)
     set_layout(figure, height=110 + 230 * lines)
     return figure
 
 
-def _band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place: dict[str, int]) -> None:
+def _add_band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place: dict[str, int]) -> None:
     for side, fill in ((0, None), (1, "tonexty")):
         figure.add_scatter(
             x=ends,
@@ -149,7 +149,7 @@ def _band(figure: Figure, ends: list[int], pairs: NDArray[np.float64], place: di
         )
 
 
-def _decisions(
+def _add_decisions(
     figure: Figure, history: Mapping[str, Any], name: str, side: int, shown: set[str], place: dict[str, int]
 ) -> None:
     """Mark the decision at the end of every round in which the buffer of a bound was full."""

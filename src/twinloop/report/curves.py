@@ -66,7 +66,7 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
         if points:
             figure.add_scatter(
                 x=np.clip([ratio for ratio, *_ in points], _LEAST, _MOST),
-                y=np.array([place for _, place, _ in points]) + _scatter(len(points)),
+                y=np.array([place for _, place, _ in points]) + _spread_offsets(len(points)),
                 mode="markers",
                 name=verdict,
                 marker={"color": colour, "size": 5 if verdict == "good" else 7, "opacity": 0.75},
@@ -80,7 +80,7 @@ def score_strips(rows: Mapping[str, Sequence[tuple[float, str, str]]]) -> Figure
     return figure
 
 
-def _scatter(count: int) -> NDArray[np.float64]:
+def _spread_offsets(count: int) -> NDArray[np.float64]:
     """Return evenly spread offsets ``(count,)``, which are the same in every call."""
     return np.asarray(_WIDTH * (2 * ((np.arange(count) * 0.6180339887) % 1) - 1), dtype=np.float64)
 

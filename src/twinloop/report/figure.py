@@ -104,7 +104,7 @@ def interval_bars(
     """Return plotly's options of error bars from ``values`` to the ends of an interval; invisible bars for None."""
     if interval is None:
         return {"visible": False}
-    low, high = (fitting(end, len(values), "an interval") for end in interval)
+    low, high = (require_length(end, len(values), "an interval") for end in interval)
     return {
         "type": "data",
         "symmetric": False,
@@ -116,7 +116,7 @@ def interval_bars(
     }
 
 
-def fitting(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
+def require_length(values: ArrayLike, count: int, what: str) -> NDArray[np.float64]:
     """Return an array of exactly ``count`` numbers.
 
     Raises:

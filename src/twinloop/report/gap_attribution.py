@@ -15,10 +15,10 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    fitting,
     interval_bars,
     new_figure,
     new_panels,
+    require_length,
     set_layout,
 )
 
@@ -70,7 +70,7 @@ def share_panels(
     )
     for number in range(len(panels)):
         place = {"row": number // columns + 1, "col": number % columns + 1}
-        _bars(figure, names[number], shares[number], ends[number], claimed[number], rest, place)
+        _add_bars(figure, names[number], shares[number], ends[number], claimed[number], rest, place)
         axis = {"autorange": "reversed", "showgrid": False, "categoryorder": "array"}
         figure.update_yaxes(axis | {"categoryarray": list(names[number])}, row=place["row"], col=place["col"])
     figure.update_layout(showlegend=False)
@@ -79,7 +79,7 @@ def share_panels(
     return figure
 
 
-def _bars(
+def _add_bars(
     figure: Figure,
     names: Sequence[str],
     shares: ArrayLike,
@@ -145,7 +145,7 @@ def share_bars(channels: Sequence[str], shares: Mapping[str, ArrayLike]) -> Figu
     """Plot stacked shares of the error by channel, in per cent; at most three parts, in the given order."""
     figure = new_figure()
     for (name, values), colour in zip(shares.items(), (BLUE, ORANGE, GREY), strict=False):
-        percent = 100 * fitting(values, len(channels), name)
+        percent = 100 * require_length(values, len(channels), name)
         figure.add_bar(
             x=percent,
             y=list(channels),
@@ -182,8 +182,8 @@ def share_forest(
         null: value without an effect.
         words: hover texts, by row.
     """
-    figure, values = new_figure(), fitting(estimates, len(names), "estimates")
-    low, high = (fitting(end, len(names), "an interval") for end in interval)
+    figure, values = new_figure(), require_length(estimates, len(names), "estimates")
+    low, high = (require_length(end, len(names), "an interval") for end in interval)
     for wanted, colour, label in ((True, ORANGE, "stands out"), (False, GREY, "does not")):
         rows = [row for row, stands in enumerate(found) if stands == wanted]
         if not rows:

@@ -70,15 +70,15 @@ def error_over_horizon(
         place = {"row": number // columns + 1, "col": number % columns + 1}
         for position, curve in enumerate(baselines):
             style = {"color": _BASELINES[position % 4], "width": 1.2, "dash": _DASHES[position % 4]}
-            _line(figure, edges, curve, number, place, style, units[number])
+            _add_line(figure, edges, curve, number, place, style, units[number])
         if floor is not None:
-            _band(figure, edges, floor, number, place, INK)
-            _line(figure, edges, floor, number, place, {"color": INK, "width": 1.4, "dash": "dash"}, units[number])
+            _add_band(figure, edges, floor, number, place, INK)
+            _add_line(figure, edges, floor, number, place, {"color": INK, "width": 1.4, "dash": "dash"}, units[number])
         for position, curve in enumerate(twins):
             colour = BLUE if position == len(twins) - 1 else ORANGE
-            _band(figure, edges, curve, number, place, colour)
-            _line(figure, edges, curve, number, place, {"color": colour, "width": 2.0}, units[number])
-        top = _height(number, twins, baselines, floor)
+            _add_band(figure, edges, curve, number, place, colour)
+            _add_line(figure, edges, curve, number, place, {"color": colour, "width": 2.0}, units[number])
+        top = _compute_axis_end(number, twins, baselines, floor)
         figure.update_yaxes(range=[0, top], row=place["row"], col=place["col"])
     figure.update_xaxes(rangemode="tozero")
     for column in range(1, columns + 1):
@@ -108,7 +108,7 @@ def clip_series(times: Array, series: Mapping[str, Array], channel: str, unit: s
     return figure
 
 
-def _height(
+def _compute_axis_end(
     number: int, twins: Sequence[ErrorCurve], baselines: Sequence[ErrorCurve], floor: ErrorCurve | None
 ) -> float:
     """Return the upper end of a panel's axis, for the twins, the floor and the best baseline; others may be cut off."""
@@ -117,7 +117,7 @@ def _height(
     return 1.25 * max(float(np.nanmax([curve.estimate[:, number], curve.high[:, number]])) for curve in shown)
 
 
-def _line(
+def _add_line(
     figure: Figure,
     edges: Array,
     curve: ErrorCurve,
@@ -142,7 +142,9 @@ def _line(
     )
 
 
-def _band(figure: Figure, edges: Array, curve: ErrorCurve, number: int, place: Mapping[str, int], colour: str) -> None:
+def _add_band(
+    figure: Figure, edges: Array, curve: ErrorCurve, number: int, place: Mapping[str, int], colour: str
+) -> None:
     low, high = curve.low[:, number], curve.high[:, number]
     known = ~(np.isnan(low) | np.isnan(high))
     if not known.any():
@@ -166,7 +168,7 @@ _FEATURE_ROW = 22
 _BINS = 30
 
 
-def told_apart(
+def group_auc(
     names: Sequence[str], auc: ArrayLike, low: ArrayLike, high: ArrayLike, significant: Sequence[bool]
 ) -> Figure:
     """Plot the area under the ROC curve of each group of features alone, with its interval; the line at ½ is chance."""
@@ -222,7 +224,7 @@ def feature_map(channels: Sequence[str], kinds: Sequence[str], effect: ArrayLike
     return figure
 
 
-def spread_pairs(
+def feature_histograms(
     titles: Sequence[str],
     units: Sequence[str],
     real: Array,

@@ -16,9 +16,9 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    fitting,
     interval_bars,
     new_figure,
+    require_length,
     set_layout,
 )
 
@@ -213,7 +213,7 @@ def score_scatter(
         violations: pairs (better in reality, the other) in the wrong order in simulation, joined by a line.
     """
     n, figure = len(policies), new_figure()
-    real, sim = fitting(real, n, "real scores"), fitting(sim, n, "simulated scores")
+    real, sim = require_length(real, n, "real scores"), require_length(sim, n, "simulated scores")
     figure.add_scatter(
         x=[0, 1],
         y=[0, 1],
@@ -241,11 +241,11 @@ def score_scatter(
         mode="markers+text",
         name="policies with their intervals",
         text=list(policies),
-        textposition=[_place(number, sim, real) for number in range(n)],
+        textposition=[_choose_label_position(number, sim, real) for number in range(n)],
         textfont={"color": INK, "size": 12},
         marker={"color": BLUE, "size": 10},
-        error_x=interval_bars(sim, _known(sim, sim_ends), BLUE),
-        error_y=interval_bars(real, _known(real, real_ends), BLUE),
+        error_x=interval_bars(sim, _fill_limits(sim, sim_ends), BLUE),
+        error_y=interval_bars(real, _fill_limits(real, real_ends), BLUE),
         hovertemplate="%{text}: simulated %{x:.3f}, real %{y:.3f}<extra></extra>",
     )
     figure.update_xaxes(title="simulated score", range=[-0.04, 1.04])
@@ -265,8 +265,8 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
         unit: the compared metric, such as ``success rate``.
     """
     n, figure = len(labels), new_figure()
-    values = fitting(values, n, "differences")
-    low, high = _known(values, ends)
+    values = require_length(values, n, "differences")
+    low, high = _fill_limits(values, ends)
     rows = np.arange(n)
     for chosen, colour, name in (
         (~np.asarray(marked, dtype=np.bool_), GREY, "not shown to differ"),
@@ -290,13 +290,13 @@ def gap_rows(labels: Sequence[str], values: ArrayLike, ends: Ends, *, marked: Se
     return figure
 
 
-def _known(values: NDArray[np.float64], ends: Ends) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _fill_limits(values: NDArray[np.float64], ends: Ends) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the limits of intervals, of zero width for a missing one."""
     low, high = (np.broadcast_to(np.asarray(end, dtype=np.float64), values.shape) for end in ends)
     return np.where(np.isnan(low), values, low), np.where(np.isnan(high), values, high)
 
 
-def _place(number: int, sim: NDArray[np.float64], real: NDArray[np.float64]) -> Any:
+def _choose_label_position(number: int, sim: NDArray[np.float64], real: NDArray[np.float64]) -> Any:
     """Return the position of a name: away from the dot's nearest neighbour, and inside the frame."""
     across = "left" if sim[number] > 0.75 else "right"
     others = np.hypot(sim - sim[number], real - real[number])

@@ -38,13 +38,13 @@ def spectra_pair(real: Sequence[Spectrum | None], sim: Sequence[Spectrum | None]
         grid = max((found.frequency for found in known), key=len)
         table = np.array([np.interp(grid, found.frequency, found.density) for found in known])
         low, middle, high = np.quantile(table, [0.25, 0.5, 0.75], axis=0)
-        _band(figure, grid, low, high, colour)
+        _add_band(figure, grid, low, high, colour)
         figure.add_scatter(
             x=grid, y=middle, mode="lines", name=name, line={"color": colour, "width": 1.6},
-            hovertemplate=f"{name}<br>%{{x:.3g}} Hz<br>%{{y:.3g}} {_squared(unit)}/Hz<extra></extra>",
+            hovertemplate=f"{name}<br>%{{x:.3g}} Hz<br>%{{y:.3g}} {_square_unit(unit)}/Hz<extra></extra>",
         )  # fmt: skip
     figure.update_xaxes(type="log", title_text="frequency / Hz")
-    figure.update_yaxes(type="log", title_text=f"density / ({_squared(unit)}/Hz)", exponentformat="power")
+    figure.update_yaxes(type="log", title_text=f"density / ({_square_unit(unit)}/Hz)", exponentformat="power")
     set_layout(figure, height=320)
     return figure
 
@@ -55,7 +55,7 @@ def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Fi
     for (name, colour), curve in zip(_SIDES, (real, sim), strict=True):
         if curve is None:
             continue
-        _band(figure, curve.time, curve.deviation.low, curve.deviation.high, colour)
+        _add_band(figure, curve.time, curve.deviation.low, curve.deviation.high, colour)
         figure.add_scatter(
             x=curve.time, y=curve.deviation.estimate, mode="lines", name=name, line={"color": colour, "width": 1.6},
             customdata=np.stack([curve.deviation.low, curve.deviation.high], axis=-1),
@@ -68,12 +68,12 @@ def allan_pair(real: AllanCurve | None, sim: AllanCurve | None, unit: str) -> Fi
     return figure
 
 
-def _squared(unit: str) -> str:
+def _square_unit(unit: str) -> str:
     """Return a unit's square, in brackets for a compound unit."""
     return f"{unit}²" if unit.isalpha() else f"({unit})²"
 
 
-def _band(figure: Figure, x: Array, low: Array, high: Array, colour: str) -> None:
+def _add_band(figure: Figure, x: Array, low: Array, high: Array, colour: str) -> None:
     figure.add_scatter(
         x=np.concatenate([x, x[::-1]]),
         y=np.concatenate([high, low[::-1]]),
@@ -90,7 +90,7 @@ _RED = "#d0473f"
 _SHADE = [[0.0, "rgba(255,255,255,0)"], [0.35, "rgba(255,210,60,0.30)"], [1.0, "rgba(215,30,30,0.65)"]]
 
 
-def telling_regions(
+def region_maps(
     pictures: Sequence[NDArray[np.uint8]], titles: Sequence[str], apart: Array, hover: NDArray[np.str_]
 ) -> Figure:
     """Plot heat maps over images ``(h, w, 3)``: how well each region ``(rows, columns)`` alone separates the two sides.
@@ -106,7 +106,7 @@ def telling_regions(
     most = max(2.0, float(np.quantile(apart, 0.98)))
     for number, picture in enumerate(pictures, start=1):
         height, width = picture.shape[:2]
-        figure.add_image(source=_source(picture), row=1, col=number, hoverinfo="skip")
+        figure.add_image(source=_encode_data_uri(picture), row=1, col=number, hoverinfo="skip")
         figure.add_heatmap(
             z=apart,
             x=(np.arange(columns) + 0.5) * width / columns,
@@ -162,7 +162,7 @@ def tone_quantiles(quantiles: Array, real: Array, sim: Array, remedied: Array | 
     return figure
 
 
-def against_chance(observed: float, low: float, high: float, relabelled: Array, *, name: str) -> Figure:
+def permutation_histogram(observed: float, low: float, high: float, relabelled: Array, *, name: str) -> Figure:
     """Plot the distance with its interval over its distribution under permuted labels of episodes."""
     figure = new_figure()
     figure.add_histogram(
@@ -215,7 +215,7 @@ def episode_scores(real: Array, sim: Array, real_names: Sequence[str], sim_names
     return figure
 
 
-def _source(picture: NDArray[np.uint8]) -> str:
+def _encode_data_uri(picture: NDArray[np.uint8]) -> str:
     from PIL import Image
 
     buffer = io.BytesIO()

@@ -16,10 +16,10 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    fitting,
     interval_bars,
     new_figure,
     new_panels,
+    require_length,
     set_layout,
     with_unit,
 )
@@ -98,7 +98,7 @@ def prior_and_posterior(
         determined: False for an unidentifiable parameter, which is drawn without an interval.
     """
     n = len(names)
-    moved, width = fitting(shift, n, "the shifts"), fitting(spread, n, "the spreads")
+    moved, width = require_length(shift, n, "the shifts"), require_length(spread, n, "the spreads")
     known, rows = np.asarray(determined, dtype=bool), np.arange(n, dtype=float)
     figure = new_figure()
     figure.add_scatter(
@@ -184,7 +184,7 @@ def profile_curves(
         style = {"showlegend": i == 0, "mode": "lines"}
         figure.add_scatter(
             x=at,
-            y=fitting(rise, len(at), f"the profile of {names[i]}"),
+            y=require_length(rise, len(at), f"the profile of {names[i]}"),
             name="rise of the loss",
             **{**style, "mode": "lines+markers"},
             line={"color": BLUE, "width": 1.8},
@@ -210,10 +210,10 @@ def coverage_curve(
     k = len(at)
     figure = new_figure()
     edge = {"mode": "lines", "line": {"width": 0, "shape": "hvh"}, "hoverinfo": "skip"}
-    figure.add_scatter(x=at, y=fitting(high, k, "the upper ends"), showlegend=False, **edge)
+    figure.add_scatter(x=at, y=require_length(high, k, "the upper ends"), showlegend=False, **edge)
     figure.add_scatter(
         x=at,
-        y=fitting(low, k, "the lower ends"),
+        y=require_length(low, k, "the lower ends"),
         fill="tonexty",
         fillcolor="rgba(138,144,153,0.22)",
         name="95 % of such tests, if calibrated",
@@ -223,7 +223,7 @@ def coverage_curve(
     for name, values, colour in (("as fitted", plain, GREY), ("calibrated", calibrated, BLUE)):
         figure.add_scatter(
             x=at,
-            y=fitting(values, k, name),
+            y=require_length(values, k, name),
             mode="lines+markers",
             name=name,
             line={"color": colour, "width": 1.8},
@@ -246,7 +246,7 @@ def residual_correlation(lags_s: ArrayLike, correlation: ArrayLike, channels: Se
         white: half width of the 95 % band of white noise.
     """
     table, n = np.asarray(correlation, dtype=float), len(channels)
-    lags = fitting(lags_s, len(table), "the lags")
+    lags = require_length(lags_s, len(table), "the lags")
     figure = new_figure()
     figure.add_hrect(y0=-white, y1=white, fillcolor=GREY, opacity=0.2, line_width=0)
     colours = [BLUE, ORANGE, GREEN, GREY, VIOLET, INK]
@@ -270,7 +270,7 @@ def structure_gains(
 ) -> Figure:
     """Plot the held-out improvement ``(n,)`` of every structure with its interval; missing physics in full colour."""
     n = len(names)
-    values, lows, highs = (fitting(v, n, "the improvements") for v in (gain, low, high))
+    values, lows, highs = (require_length(v, n, "the improvements") for v in (gain, low, high))
     said, rows, figure = np.asarray(missing, dtype=bool), np.arange(n, dtype=float), new_figure()
     for name, chosen, colour in (("missing, or needed", said, BLUE), ("buys nothing or unclear", ~said, GREY)):
         if not chosen.any():

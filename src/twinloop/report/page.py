@@ -16,11 +16,11 @@ from typing import Any, Literal, Self, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.console import visible
+from twinloop.core.console import escape_control
 from twinloop.core.documents import read_bytes
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
-from twinloop.core.redaction import redacted
+from twinloop.core.redaction import redact_text
 
 Cell: TypeAlias = str | int | float | bool | None
 Tone = Literal["good", "bad"]
@@ -58,18 +58,18 @@ class ReportPage:
 
     def section(self, title: str, text: str = "") -> Self:
         """Begin a section, with a first paragraph if ``text`` is given."""
-        self._blocks.append(f"<h2>{_escaped(title)}</h2>")
+        self._blocks.append(f"<h2>{_escape_text(title)}</h2>")
         return self.text(text) if text else self
 
     def text(self, text: str) -> Self:
         """Add paragraphs, separated by blank lines."""
         paragraphs = [part.strip() for part in text.split("\n\n") if part.strip()]
-        self._blocks.extend(f"<p>{_escaped(paragraph)}</p>" for paragraph in paragraphs)
+        self._blocks.extend(f"<p>{_escape_text(paragraph)}</p>" for paragraph in paragraphs)
         return self
 
-    def figures(self, figures: Iterable[KeyMetric]) -> Self:
+    def key_metrics(self, figures: Iterable[KeyMetric]) -> Self:
         """Add a row of key metrics."""
-        self._blocks.append(f'<dl class="figures">{"".join(_key_figure(figure) for figure in figures)}</dl>')
+        self._blocks.append(f'<dl class="figures">{"".join(_format_key_metric(figure) for figure in figures)}</dl>')
         return self
 
     def table(
@@ -92,18 +92,18 @@ class ReportPage:
         for number, row in enumerate(rows):
             if len(row) != len(columns):
                 raise InputError(f"Row {number} of the table has {len(row)} cells for {len(columns)} columns.")
-        self._blocks.append(_table(columns, rows, caption, tones or {}))
+        self._blocks.append(_format_table(columns, rows, caption, tones or {}))
         return self
 
     def plot(self, figure: Any, caption: str = "") -> Self:
         """Add a plotly figure, for example from `twinloop.report.plots`."""
         self._plots += 1
-        spec = json.dumps(_without_links(json.loads(figure.to_json())), ensure_ascii=False)
-        spec = visible(spec).replace("<", "\\u003c")  # no string can then end or nest the script element
+        spec = json.dumps(_remove_links(json.loads(figure.to_json())), ensure_ascii=False)
+        spec = escape_control(spec).replace("<", "\\u003c")  # no string can then end or nest the script element
         height = figure.layout.height or 380
         self._blocks.append(
             f'<figure class="plot"><div class="canvas" style="min-height:{height}px"></div>'
-            f'<script type="application/json">{spec}</script>{_caption(caption)}</figure>'
+            f'<script type="application/json">{spec}</script>{_format_caption(caption)}</figure>'
         )
         return self
 
@@ -113,28 +113,28 @@ class ReportPage:
         Raises:
             InputError: the file is missing or has another format.
         """
-        data = _picture_bytes(picture)
+        data = _read_image(picture)
         media = next((media for magic, media in _MEDIA.items() if data.startswith(magic)), None)
         if media is None:
             what = str(picture) if isinstance(picture, Path) else f"data beginning with {data[:4]!r}"
             raise InputError(f"{what} is not an image. A report takes PNG, JPEG or GIF.")
         source = f"data:{media};base64,{base64.b64encode(data).decode()}"
-        tag = f'<img src="{source}" alt="{_escaped(alt or caption)}">'
-        self._blocks.append(f"<figure>{tag}{_caption(caption)}</figure>")
+        tag = f'<img src="{source}" alt="{_escape_text(alt or caption)}">'
+        self._blocks.append(f"<figure>{tag}{_format_caption(caption)}</figure>")
         return self
 
     def html(self) -> str:
         """Return the whole page as HTML."""
-        subtitle = f'<p class="subtitle">{_escaped(self.subtitle)}</p>' if self.subtitle else ""
+        subtitle = f'<p class="subtitle">{_escape_text(self.subtitle)}</p>' if self.subtitle else ""
         return (
             '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
             '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
             '<meta name="color-scheme" content="light dark">\n'
-            f"{self._policy()}\n"
-            f"<title>{_escaped(self.title)}</title>\n<style>\n{_asset('report.css')}</style>\n</head>\n<body>\n<main>\n"
-            f"<header><h1>{_escaped(self.title)}</h1>{subtitle}</header>\n"
+            f"{self._format_security_policy()}\n"
+            f"<title>{_escape_text(self.title)}</title>\n<style>\n{_read_asset('report.css')}</style>\n</head>\n<body>\n<main>\n"
+            f"<header><h1>{_escape_text(self.title)}</h1>{subtitle}</header>\n"
             + "\n".join(self._blocks)
-            + f"\n</main>\n{self._scripts()}</body>\n</html>\n"
+            + f"\n</main>\n{self._format_scripts()}</body>\n</html>\n"
         )
 
     def write(self, path: Path) -> Path:
@@ -142,20 +142,22 @@ class ReportPage:
         write_text(path, self.html())
         return path
 
-    def _scripts(self) -> str:
-        return "".join(f"<script>{script}</script>\n" for script in self._programs())
+    def _format_scripts(self) -> str:
+        return "".join(f"<script>{script}</script>\n" for script in self._list_scripts())
 
-    def _programs(self) -> list[str]:
+    def _list_scripts(self) -> list[str]:
         """Return the scripts of the page, which are the same on every page that has plots."""
         if not self._plots:
             return []
         from twinloop.report.figure import plotly_bundle
 
-        return [plotly_bundle(), f"\n{_asset('report.js')}"]
+        return [plotly_bundle(), f"\n{_read_asset('report.js')}"]
 
-    def _policy(self) -> str:
+    def _format_security_policy(self) -> str:
         """Return the content security policy: a browser may run only the page's own scripts, and fetch nothing."""
-        hashes = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._programs()]
+        hashes = [
+            base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in self._list_scripts()
+        ]
         # plotly compiles functions from strings, which needs 'unsafe-eval'.
         scripts = " ".join((*(f"'sha256-{one}'" for one in hashes), "'unsafe-eval'")) if hashes else "'none'"
         content = f"default-src 'none'; script-src {scripts}; style-src 'unsafe-inline'; img-src data: blob:"
@@ -172,7 +174,7 @@ def format_cell(value: Cell, decimals: int | None = None) -> str:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, int | np.integer):
-        return _typeset(f"{value:,}")
+        return _format_typography(f"{value:,}")
     if isinstance(value, float | np.floating):
         return _format_float(float(value), decimals)
     return str(value)
@@ -180,16 +182,16 @@ def format_cell(value: Cell, decimals: int | None = None) -> str:
 
 def _format_float(value: float, decimals: int | None) -> str:
     if not np.isfinite(value):
-        return "∞" if value > 0 else _typeset("-∞")
+        return "∞" if value > 0 else _format_typography("-∞")
     size = abs(value)
     if size >= 1e6 or 0 < size < 1e-4:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return _typeset(f"{mantissa}·10") + raised
+        return _format_typography(f"{mantissa}·10") + raised
     if decimals is not None:
-        return _typeset(f"{value:,.{decimals}f}")
+        return _format_typography(f"{value:,.{decimals}f}")
     text = f"{value:,.{_decimals(size)}f}"
-    return _typeset(text.rstrip("0").rstrip(".") if "." in text else text)
+    return _format_typography(text.rstrip("0").rstrip(".") if "." in text else text)
 
 
 def _decimals(size: float) -> int:
@@ -197,39 +199,41 @@ def _decimals(size: float) -> int:
     return int(np.clip(2 - np.floor(np.log10(size)), 0, 6)) if size else 0
 
 
-def _typeset(number: str) -> str:
+def _format_typography(number: str) -> str:
     """Replace hyphens by minus signs and commas by thin spaces."""
     return number.replace(",", "\u2009").replace("-", "\u2212")
 
 
-def _shown_cell(cell: Cell, decimals: int | None = None) -> str:
+def _escape_cell(cell: Cell, decimals: int | None = None) -> str:
     text = format_cell(cell, decimals)
-    return _escaped(text) if isinstance(cell, str) else html.escape(text)
+    return _escape_text(text) if isinstance(cell, str) else html.escape(text)
 
 
-def _escaped(text: str) -> str:
+def _escape_text(text: str) -> str:
     """Escape a text for HTML; control characters are made visible and credentials are removed."""
-    return html.escape(visible(redacted(text)))
+    return html.escape(escape_control(redact_text(text)))
 
 
-def _without_links(value: Any) -> Any:
+def _remove_links(value: Any) -> Any:
     """Return a plotly figure whose texts have no markup from data, because plotly renders links and spans in them."""
     if isinstance(value, dict):
-        return {key: _without_links(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: _remove_links(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
-        return [_without_links(item) for item in cast("list[Any]", value)]
+        return [_remove_links(item) for item in cast("list[Any]", value)]
     return _OTHER_TAG.sub("&lt;", value) if isinstance(value, str) and "<" in value else value
 
 
-def _key_figure(figure: KeyMetric) -> str:
+def _format_key_metric(figure: KeyMetric) -> str:
     tone = f' class="{figure.tone}"' if figure.tone else ""
-    unit = f' <span class="unit">{_escaped(figure.unit)}</span>' if figure.unit else ""
-    source = f'<dd class="source">{_escaped(figure.source)}</dd>' if figure.source else ""
-    value = _shown_cell(figure.value)
-    return f"<div><dt>{_escaped(figure.label)}</dt><dd{tone}>{value}{unit}</dd>{source}</div>"
+    unit = f' <span class="unit">{_escape_text(figure.unit)}</span>' if figure.unit else ""
+    source = f'<dd class="source">{_escape_text(figure.source)}</dd>' if figure.source else ""
+    value = _escape_cell(figure.value)
+    return f"<div><dt>{_escape_text(figure.label)}</dt><dd{tone}>{value}{unit}</dd>{source}</div>"
 
 
-def _table(columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: Mapping[tuple[int, int], Tone]) -> str:
+def _format_table(
+    columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: Mapping[tuple[int, int], Tone]
+) -> str:
     numeric = [all(isinstance(row[i], int | float | np.number | None) for row in rows) for i in range(len(columns))]
     decimals = [_column_decimals([row[i] for row in rows]) for i in range(len(columns))]
 
@@ -237,14 +241,14 @@ def _table(columns: Sequence[str], rows: list[list[Cell]], caption: str, tones: 
         names = (["number"] if numeric[column] else []) + ([tones[row, column]] if (row, column) in tones else [])
         return f' class="{" ".join(names)}"' if names else ""
 
-    head = "".join(f"<th{attribute(i)}>{_escaped(name)}</th>" for i, name in enumerate(columns))
+    head = "".join(f"<th{attribute(i)}>{_escape_text(name)}</th>" for i, name in enumerate(columns))
     body = "".join(
         "<tr>"
-        + "".join(f"<td{attribute(i, number)}>{_shown_cell(cell, decimals[i])}</td>" for i, cell in enumerate(row))
+        + "".join(f"<td{attribute(i, number)}>{_escape_cell(cell, decimals[i])}</td>" for i, cell in enumerate(row))
         + "</tr>"
         for number, row in enumerate(rows)
     )
-    title = f"<caption>{_escaped(caption)}</caption>" if caption else ""
+    title = f"<caption>{_escape_text(caption)}</caption>" if caption else ""
     return f'<div class="scroll"><table>{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
 
 
@@ -254,17 +258,17 @@ def _column_decimals(cells: Sequence[Cell]) -> int:
     return _decimals(max(sizes, default=0.0))
 
 
-def _caption(text: str) -> str:
-    return f"<figcaption>{_escaped(text)}</figcaption>" if text else ""
+def _format_caption(text: str) -> str:
+    return f"<figcaption>{_escape_text(text)}</figcaption>" if text else ""
 
 
-def _picture_bytes(picture: Path | bytes | NDArray[np.uint8]) -> bytes:
+def _read_image(picture: Path | bytes | NDArray[np.uint8]) -> bytes:
     if isinstance(picture, Path):
         return read_bytes(picture, _MOST_PICTURE_BYTES)
-    return picture if isinstance(picture, bytes) else _jpeg(picture)
+    return picture if isinstance(picture, bytes) else _encode_jpeg(picture)
 
 
-def _jpeg(picture: NDArray[np.uint8]) -> bytes:
+def _encode_jpeg(picture: NDArray[np.uint8]) -> bytes:
     import io
 
     from PIL import Image
@@ -274,5 +278,5 @@ def _jpeg(picture: NDArray[np.uint8]) -> bytes:
     return buffer.getvalue()
 
 
-def _asset(name: str) -> str:
+def _read_asset(name: str) -> str:
     return (resources.files("twinloop.report") / "assets" / name).read_text(encoding="utf-8")

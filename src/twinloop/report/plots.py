@@ -16,11 +16,11 @@ from twinloop.report.figure import (
     INK,
     ORANGE,
     VIOLET,
-    fitting,
     interval_bars,
     new_figure,
     new_panels,
     range_rows,
+    require_length,
     set_layout,
     with_unit,
 )
@@ -59,8 +59,8 @@ def error_by_joint(
     figure, rows = new_figure(), np.arange(n, dtype=float)
     gap = 0.72 / max(len(errors), 1)
     for number, (method, values) in enumerate(errors.items()):
-        colour, symbol = _style(number, len(errors))
-        values = fitting(values, n, f"the errors of {method}")
+        colour, symbol = _choose_style(number, len(errors))
+        values = require_length(values, n, f"the errors of {method}")
         offset = (number - (len(errors) - 1) / 2) * gap
         figure.add_scatter(
             x=values,
@@ -74,7 +74,7 @@ def error_by_joint(
         )
     if target is not None:
         figure.add_scatter(
-            x=fitting(target, n, "the target"),
+            x=require_length(target, n, "the target"),
             y=rows,
             mode="markers",
             name="target",
@@ -159,10 +159,10 @@ def parameter_forest(
         determined: False for an unidentifiable parameter, which is drawn faint and without an interval.
     """
     n = len(names)
-    values = [fitting(item, n, "the parameters") for item in (estimate, low, high)]
+    values = [require_length(item, n, "the parameters") for item in (estimate, low, high)]
     known = np.ones(n, dtype=bool) if determined is None else np.asarray(determined, dtype=bool)
-    before = None if nominal is None else fitting(nominal, n, "the nominal values")
-    panels = _panels(names, units)
+    before = None if nominal is None else require_length(nominal, n, "the nominal values")
+    panels = _group_by_panel(names, units)
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
     groups = list(panels.values())
@@ -179,19 +179,19 @@ def parameter_forest(
     shown: set[str] = set()
     for number, rows in enumerate(panels.values()):
         place = {"row": number // columns + 1, "col": number % columns + 1}
-        labels = [_subject(names[row]) for row in rows]
-        for group, members in _forest_groups(rows, known):
-            _forest_dots(figure, group, members, [labels[rows.index(row)] for row in members], values, shown, place)
+        labels = [_parameter_owner(names[row]) for row in rows]
+        for group, members in _group_forest_rows(rows, known):
+            _add_forest_dots(figure, group, members, [labels[rows.index(row)] for row in members], values, shown, place)
         if before is not None:
             marker = {"color": GREY, "symbol": "diamond-open", "size": 8, "line": {"width": 1.5}}
-            _dots(figure, "nominal", before[rows], labels, shown, place, marker=marker)
+            _add_dots(figure, "nominal", before[rows], labels, shown, place, marker=marker)
         axis = {"autorange": "reversed", "showgrid": False, "categoryarray": labels, "categoryorder": "array"}
         figure.update_yaxes(axis, row=place["row"], col=place["col"])
     set_layout(figure, height=_AROUND + plotted)
     return figure
 
 
-def drawn_parameters(
+def parameter_draws(
     names: Sequence[str],
     draws: ArrayLike,
     low: ArrayLike,
@@ -216,8 +216,8 @@ def drawn_parameters(
     table = np.atleast_2d(np.asarray(draws, dtype=float))
     if table.shape[1] != n:
         raise InputError(f"The draws have {table.shape[1]} columns for {n} parameter names.")
-    lows, highs = fitting(low, n, "the lower ends"), fitting(high, n, "the upper ends")
-    counts = np.stack([_histogram(table[:, i], lows[i], highs[i], bins) for i in range(n)])
+    lows, highs = require_length(low, n, "the lower ends"), require_length(high, n, "the upper ends")
+    counts = np.stack([_count_draws(table[:, i], lows[i], highs[i], bins) for i in range(n)])
     units = units or [""] * n
     ends = [f"{a:.3g} … {b:.3g} {unit}".rstrip() for a, b, unit in zip(lows, highs, units, strict=True)]
     figure = range_rows(
@@ -236,7 +236,7 @@ def drawn_parameters(
     return figure
 
 
-def _histogram(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
+def _count_draws(values: NDArray[np.float64], low: float, high: float, bins: int) -> NDArray[np.int64]:
     """Return counts ``(bins,)`` over [low, high]; in a range without width all are in the middle bin."""
     if high > low:
         return np.histogram(values, bins=bins, range=(low, high))[0]
@@ -245,7 +245,7 @@ def _histogram(values: NDArray[np.float64], low: float, high: float, bins: int) 
     return counts
 
 
-def _panels(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list[int]]:
+def _group_by_panel(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list[int]]:
     """Return the indices of each panel's parameters, by title: the quantity with its unit."""
     panels: dict[str, list[int]] = {}
     for i, name in enumerate(names):
@@ -253,19 +253,19 @@ def _panels(names: Sequence[str], units: Sequence[str] | None) -> dict[str, list
     return panels
 
 
-def _subject(name: str) -> str:
+def _parameter_owner(name: str) -> str:
     """Return the joint or object of a parameter: ``elbow_flex`` for ``joint/elbow_flex/damping``."""
     parts = name.split("/")
     return "/".join(parts[1:-1]) or parts[0]
 
 
-def _forest_groups(rows: list[int], known: NDArray[np.bool_]) -> list[tuple[str, list[int]]]:
+def _group_forest_rows(rows: list[int], known: NDArray[np.bool_]) -> list[tuple[str, list[int]]]:
     groups = [("estimate", [row for row in rows if known[row]])]
     groups.append(("not determined by the data", [row for row in rows if not known[row]]))
     return [(name, members) for name, members in groups if members]
 
 
-def _forest_dots(
+def _add_forest_dots(
     figure: Figure,
     group: str,
     members: list[int],
@@ -280,10 +280,10 @@ def _forest_dots(
         {"color": BLUE, "size": 9} if known else {"color": GREY, "size": 7, "opacity": 0.6, "symbol": "x-thin-open"}
     )
     error = interval_bars(estimate, (low, high) if known else None, BLUE)
-    _dots(figure, group, estimate, labels, shown, place, marker=marker, error_x=error)
+    _add_dots(figure, group, estimate, labels, shown, place, marker=marker, error_x=error)
 
 
-def _dots(
+def _add_dots(
     figure: Figure,
     name: str,
     values: NDArray[np.float64],
@@ -306,7 +306,7 @@ def _dots(
     shown.add(name)
 
 
-def _style(number: int, total: int) -> tuple[str, str]:
+def _choose_style(number: int, total: int) -> tuple[str, str]:
     """Return colour and symbol of a method: open symbols for the first ones, a filled blue circle for the last."""
     if number == total - 1:
         return BLUE, "circle"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.report.figure import BLUE, GREY, INK, ORANGE, fitting, interval_bars, new_figure, set_layout
+from twinloop.report.figure import BLUE, GREY, INK, ORANGE, interval_bars, new_figure, require_length, set_layout
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
@@ -36,7 +36,7 @@ def dose_response(
         by_ratio: whether the axis of doses is logarithmic.
     """
     at = np.asarray(doses, dtype=np.float64)
-    values = fitting(rates, len(at), "rates")
+    values = require_length(rates, len(at), "rates")
     figure = new_figure()
     figure.add_hline(y=base, line={"color": GREY, "dash": "dot", "width": 1.6})
     figure.add_scatter(
@@ -70,7 +70,7 @@ def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, Ar
         enough: success rate lost with the term alone, ``(n,)``.
     """
     n, rows, figure = len(names), np.arange(len(names)), new_figure()
-    gained = fitting(needed, n, "differences")
+    gained = require_length(needed, n, "differences")
     figure.add_scatter(
         x=gained,
         y=rows - 0.12,
@@ -81,7 +81,7 @@ def term_bars(names: Sequence[str], needed: ArrayLike, ends: tuple[ArrayLike, Ar
         hovertemplate="%{x:+.2f}<extra></extra>",
     )
     figure.add_scatter(
-        x=fitting(enough, n, "differences"),
+        x=require_length(enough, n, "differences"),
         y=rows + 0.16,
         mode="markers",
         name="success lost with the term alone: it is enough",

@@ -4,7 +4,7 @@ from twinloop.rollout.actor import Actor, EpisodeStart, ExpertActor
 from twinloop.rollout.episodes import BatchResult, run_batch, software_versions
 from twinloop.rollout.observing import Observation, TrackerNoise, WorldObserver, offered_contract
 from twinloop.rollout.policy_actor import PolicyActor
-from twinloop.rollout.readings import BodySensors, SensorReading, reading_columns, reporting_sensors
+from twinloop.rollout.readings import BodySensors, SensorReading, reading_columns, select_sensors
 from twinloop.rollout.replay import ReplayStates, initial_from_state, replay, replay_episode
 from twinloop.rollout.substeps import PhysicsSteps, Restepper
 
@@ -27,7 +27,7 @@ __all__ = [
     "reading_columns",
     "replay",
     "replay_episode",
-    "reporting_sensors",
     "run_batch",
+    "select_sensors",
     "software_versions",
 ]

@@ -25,12 +25,18 @@ from twinloop.render.cameras import intrinsics
 from twinloop.render.scene import camera_ids
 from twinloop.rollout.depth import sensor_settings
 from twinloop.sensors.camera import CameraModel, CameraPipeline, CameraSeeds
-from twinloop.sensors.camera.blur import blurred
+from twinloop.sensors.camera.blur import blur_images
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.camera.model import clock_of, lens_of, shutter_of
+from twinloop.sensors.camera.model import make_clock, make_lens, make_shutter
 from twinloop.sensors.camera.remap import Remap, rendered_view
-from twinloop.sensors.camera.shutter import CaptureClock, DeliveredCaptures, Shutter, captures, combine
-from twinloop.sensors.camera.stages import needs_chance
+from twinloop.sensors.camera.shutter import (
+    CaptureClock,
+    DeliveredCaptures,
+    Shutter,
+    combine_subframes,
+    find_delivered_captures,
+)
+from twinloop.sensors.camera.stages import needs_seeds
 from twinloop.twin import Twin
 
 KIND = "camera"
@@ -85,15 +91,15 @@ class TwinCamera:
         values = twin.sensor_values(world, sensor)
         camera = sensor_camera(twin, sensor)
         target = intrinsics(model or twin.model, camera, height=height, width=width, fields=fields)
-        lens = lens_of(values, settings)
+        lens = make_lens(values, settings)
         return cls(
             name=sensor,
             camera=camera,
             world=world,
             model=CameraModel.from_values(values, settings),
             lens=lens,
-            shutter=shutter_of(values, settings),
-            clock=clock_of(values),
+            shutter=make_shutter(values, settings),
+            clock=make_clock(values),
             target=target,
             view=_view(lens, target),
         )
@@ -117,7 +123,9 @@ class TwinCamera:
         Raises:
             InputError: images are late or lost at random, and the world has no seed path.
         """
-        return captures(time[None], self.clock, seeds=self.world.seeds, stream=f"sensor/{self.name}/captures")
+        return find_delivered_captures(
+            time[None], self.clock, seeds=self.world.seeds, stream=f"sensor/{self.name}/captures"
+        )
 
     def open(self) -> CameraPipeline:
         """Open the sensor behind the lens, at the start of the world.
@@ -125,20 +133,20 @@ class TwinCamera:
         Raises:
             InputError: the sensor has noise, and the world has no seed path.
         """
-        if not needs_chance(self.model):
+        if not needs_seeds(self.model):
             return CameraPipeline(self.model)
         path = self.world.seed_path(f"The noise of {self.name} happens")
         return CameraPipeline(self.model, CameraSeeds(path=path, sensor=self.name, serial=self.model.serial))
 
-    def exposed(self, seconds: float) -> Shutter:
+    def make_exposed_shutter(self, seconds: float) -> Shutter:
         """Return the shutter with an exposure time in s."""
         return replace(self.shutter, exposure_time=seconds)
 
-    def light(self, subframes: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
+    def combine_light(self, subframes: NDArray[np.float32], shutter: Shutter) -> NDArray[np.float32]:
         """Return the sensor's linear light ``(height, width, 3)`` from subframes of the view ``(count, h', w', 3)``."""
-        picture = combine(subframes, shutter, lens=None if self.remap.identity else self.remap)
+        picture = combine_subframes(subframes, shutter, lens=None if self.remap.is_identity else self.remap)
         # A blur spot covers rows that are read within microseconds, so the image is blurred instead of every subframe.
-        return blurred(picture[None], self.lens.blur)[0]
+        return blur_images(picture[None], self.lens.blur)[0]
 
     def to_json(self) -> dict[str, Any]:
         """Return the metadata for users of the images: device, intrinsics, distortion in OpenCV's order."""

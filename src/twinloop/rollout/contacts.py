@@ -16,7 +16,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.annotations import PREFIX, table
+from twinloop.dataset.annotations import PREFIX, build_table
 from twinloop.render.annotate import InstanceTable
 from twinloop.rollout.substeps import Restepper
 from twinloop.twin import Twin
@@ -43,7 +43,7 @@ def dynamics_tables(twin: Twin, episode: SimEpisode, wanted: Sequence[str]) -> d
     if not {"contacts", "joints"} & set(wanted):
         return {}
     steps = _Steps(twin, contacts="contacts" in wanted, joints="joints" in wanted)
-    Restepper.of_episode(twin, episode).look(steps.see)
+    Restepper.of_episode(twin, episode).visit_steps(steps.append_step)
     return steps.tables(episode.number)
 
 
@@ -58,19 +58,19 @@ class _Steps:
         self._geoms = [model.geom(i).name or f"geom_{i}" for i in range(model.ngeom)]
         self._joints, self._qpos = _coordinates(model)
 
-    def see(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    def append_step(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         """Append the rows of a step."""
         if "contacts" in self._columns:
             self._append("contacts", step, data, self._contacts(model, data))
             self._append("forces", step, data, self._forces(data))
         if "joints" in self._columns:
-            self._append("joints", step, data, self._generalized(model, data))
+            self._append("joints", step, data, self._generalized_forces(model, data))
 
     def tables(self, number: int) -> dict[str, pa.Table]:
         result: dict[str, pa.Table] = {}
         for name, columns in self._columns.items():
             rows = len(columns["frame_index"])
-            result[f"{PREFIX}/{name}"] = table(name, {**columns, "number": [number] * rows}, rows)
+            result[f"{PREFIX}/{name}"] = build_table(name, {**columns, "number": [number] * rows}, rows)
         return result
 
     def _append(self, name: str, step: int, data: mujoco.MjData, columns: dict[str, Sequence[Any]]) -> None:
@@ -110,7 +110,7 @@ class _Steps:
             "torque": data.xfrc_applied[pushed, 3:].tolist(),
         }
 
-    def _generalized(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
+    def _generalized_forces(self, model: mujoco.MjModel, data: mujoco.MjData) -> dict[str, Sequence[Any]]:
         """Return coordinates, their derivatives, and the generalized forces along them."""
         applied = data.qfrc_applied.copy()
         for body in np.flatnonzero(data.xfrc_applied.any(axis=1)):

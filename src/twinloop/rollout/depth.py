@@ -87,7 +87,7 @@ def depth_reading(
         brightness=_brightness(channels),
         shine=_shine(twin, table, channels.get("geom")),
     )
-    return model.read(seen, frame_chance(table, sensor, number))
+    return model.read(seen, frame_generators(table, sensor, number))
 
 
 def depth_model(twin: Twin, table: ParamTable, sensor: str) -> DepthModel:
@@ -130,7 +130,7 @@ def sensor_settings(twin: Twin, sensor: str, kind: str) -> dict[str, Any]:
     return {key: setting.value for key, setting in device.settings.items()}
 
 
-def frame_chance(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
+def frame_generators(table: ParamTable, sensor: str, frames: NDArray[np.int64]) -> list[Generator]:
     """Return a random generator for each frame or scan of a sensor; the table has one world, or one per frame."""
     seeds = table.seed_path(f"Noise and losses of {sensor} happen")
     episodes, attempts = (np.broadcast_to(part, frames.shape) for part in (seeds.episodes, seeds.attempts))

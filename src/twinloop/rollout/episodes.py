@@ -98,7 +98,7 @@ class BatchResult:
         extra = {**self.extra, **notes, **begun, INITIAL_COMMAND: self.initial.command[world].tolist()}
         extra[SOLVER] = solver_settings(self.twin.model, engine=self._engine).to_json()
         if self.twin.scene:
-            extra[SCENE] = self.twin.scene.names(self.params, world)
+            extra[SCENE] = self.twin.scene.shape_names(self.params, world)
         if self.params.steps:
             extra[STEP_PARAMS] = {name: rows[world].tolist() for name, rows in self.params.steps.items()}
         reason = self.trajectories.reason[world]
@@ -151,7 +151,7 @@ def run_batch(
         attempt: number of the attempt at these episodes.
         backend: backend that runs the worlds; by default ``threads`` on every core.
         actor: chooses the commands; by default the task's expert.
-        initial: initial states instead of the task's reset, such as those of `PinnedWorld.beginning`.
+        initial: initial states instead of the task's reset, such as those of `PinnedWorld.make_worlds`.
         record: derived MjData fields to keep in ``trajectories.records``, one physics step behind the state.
         units: units of observation and action; by default the twin's.
         config_hash, versions, extra: further entries of the provenance.
@@ -173,9 +173,9 @@ def run_batch(
     with span("recording"):
         backend = backend or open_backend()
         trajectories = rollout(backend, twin, params, initial, controller, task.nstep, record=record)
-        trajectories = _without_refused(trajectories, initial)
+        trajectories = _mark_refused(trajectories, initial)
     with span("sensing and success"):
-        observation = units.from_si(_observed(twin, params, trajectories))
+        observation = units.from_si(_compute_readings(twin, params, trajectories))
         action = units.from_si(trajectories.commands)
         held = task.success(trajectories.states)
     return BatchResult(
@@ -199,7 +199,7 @@ def run_batch(
     )
 
 
-def _without_refused(trajectories: Trajectories, initial: InitialState) -> Trajectories:
+def _mark_refused(trajectories: Trajectories, initial: InitialState) -> Trajectories:
     """Mark worlds as invalid from the first step if their initial state could not be set."""
     refused = np.array([bool(reason) for reason in initial.refused], dtype=bool)
     if not refused.any():
@@ -212,7 +212,7 @@ def _without_refused(trajectories: Trajectories, initial: InitialState) -> Traje
     )
 
 
-def _observed(twin: Twin, params: ParamTable, trajectories: Trajectories) -> NDArray[np.float64]:
+def _compute_readings(twin: Twin, params: ParamTable, trajectories: Trajectories) -> NDArray[np.float64]:
     """Return readings at each command, ``(nworld, nstep, n)`` in SI units."""
     qpos, qvel = trajectories.qpos[:, :-1], trajectories.qvel[:, :-1]
     return joint_readings(twin, params, qpos, qvel=qvel, time=trajectories.time[:, :-1])

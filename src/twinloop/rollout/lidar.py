@@ -12,20 +12,20 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import UnknownNameError
-from twinloop.core.imaging import linear_of
+from twinloop.core.imaging import srgb_to_linear
 from twinloop.core.params import ParamTable
 from twinloop.core.records import SimEpisode
-from twinloop.dataset.side_tables import about
+from twinloop.dataset.side_tables import table_metadata
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.rays import BodyMotion, RayCaster, open_caster
-from twinloop.rollout.depth import frame_chance, sensor_settings
+from twinloop.rollout.depth import frame_generators, sensor_settings
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import Restepper
 from twinloop.sensors.camera.colour import LUMA
 from twinloop.sensors.lidar import BeamPattern, Lidar, LidarSpec, NonRepetitivePattern, SpinningPattern
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin
-from twinloop.twin.quantities.rotation import quat_multiply, rotate
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 
 _PATTERNS: Mapping[str, Any] = {"spinning": SpinningPattern, "nonrepetitive": NonRepetitivePattern}
 _ROUND_OFF = 1e-9  # s
@@ -171,7 +171,7 @@ class _LidarDevice:
 
     def scan(self, world: _ResteppedWorld, number: int) -> dict[str, NDArray]:
         """Return the points of one scan by column."""
-        chance = frame_chance(world.table, self.sensor, np.array([number]))[0]
+        chance = frame_generators(world.table, self.sensor, np.array([number]))[0]
         begin, end = np.minimum(np.array([number, number + 1]) / self.pattern.scan_rate, world.duration)
         lidar = lidar_model(world.twin, world.table.at(world.step(begin)), self.sensor)[0]
         beams = self.pattern.beams(self.began + begin, self.began + end)
@@ -180,9 +180,9 @@ class _LidarDevice:
         moments = world.moments(time)
         position, turn = world.motion.at(self.body, moments)
         count, rays = aim.shape[:2]
-        origins = position + rotate(turn, np.broadcast_to(self.position, position.shape))
+        origins = position + rotate_vectors(turn, np.broadcast_to(self.position, position.shape))
         axes = np.repeat(quat_multiply(turn, np.broadcast_to(self.quaternion, turn.shape)), rays, axis=0)
-        toward = rotate(axes, aim.reshape(-1, 3))
+        toward = rotate_vectors(axes, aim.reshape(-1, 3))
         hits = world.caster.cast(
             world.motion,
             np.repeat(origins, rays, axis=0),
@@ -211,11 +211,11 @@ def reflectivity(model: mujoco.MjModel, fields: Fields) -> NDArray[np.float64]:
     own = np.asarray(fields.get("geom_rgba", model.geom_rgba))
     shared = np.asarray(fields.get("mat_rgba", model.mat_rgba))
     colour = np.where(material[:, None] >= 0, shared[material] if len(shared) else own, own)[:, :3]
-    return linear_of(np.clip(colour, 0.0, 1.0)) @ LUMA
+    return srgb_to_linear(np.clip(colour, 0.0, 1.0)) @ LUMA
 
 
 def _metadata(twin: Twin, sensor: str) -> dict[bytes, bytes]:
     device = twin.devices[sensor].name
-    return about(
+    return table_metadata(
         f"sensors/{sensor}", {"device": device, "columns": {name: meaning for name, (_, meaning) in COLUMNS.items()}}
     )

@@ -17,7 +17,7 @@ from twinloop.core.seeds import uniforms
 from twinloop.core.units import UnitMap
 from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.sensing import JointReadings
-from twinloop.tasks.protocol import Task, is_tracked
+from twinloop.tasks.protocol import Task, has_tracked_values
 from twinloop.twin import Twin
 
 Observation = dict[str, NDArray[Any]]
@@ -35,7 +35,9 @@ class TrackerNoise:
     noise: float = 0.0
     offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
-    def see(self, true: NDArray[np.float64], names: Sequence[str], chance: NDArray[np.float64]) -> NDArray[np.float64]:
+    def add_errors(
+        self, true: NDArray[np.float64], names: Sequence[str], chance: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Return readings of true values ``(k, n)`` with these names; ``chance`` ``(k, n)`` is uniform in (0, 1)."""
         seen = true + self.noise * ndtri(chance)
         for axis, shift in zip("xyz", self.offset, strict=True):
@@ -78,10 +80,10 @@ class WorldObserver:
     ) -> None:
         self._task, self._worlds, self._tracker = task, worlds, tracker
         self._units, self._photograph = units or twin.units, photograph
-        self._reads, self._tracks = "state" in parts, "environment" in parts and is_tracked(task)
+        self._reads, self._tracks = "state" in parts, "environment" in parts and has_tracked_values(task)
         self._readings = JointReadings(twin, len(worlds.numbers), task.nstep if nstep is None else nstep)
 
-    def look(self, states: NDArray[np.float64], step: int) -> Observation:
+    def observe_worlds(self, states: NDArray[np.float64], step: int) -> Observation:
         """Return the observations of all worlds in states ``(nworld, nstate)`` at step number ``step``.
 
         Call it once for every step, in order: a reading may depend on earlier states.
@@ -90,23 +92,23 @@ class WorldObserver:
         seen: Observation = {}
         if self._reads:
             rows = np.arange(len(states))
-            seen[STATE] = self._units.from_si(self._readings.now(states, self._worlds.params, steps, rows))
+            seen[STATE] = self._units.from_si(self._readings.read_joints(states, self._worlds.params, steps, rows))
         if self._tracks:
-            seen[ENVIRONMENT] = self._tracked(states, step)
+            seen[ENVIRONMENT] = self._track_objects(states, step)
         if self._photograph is not None:
             pictures = self._photograph(states, self._worlds.params.at(steps))
             seen |= {f"{IMAGES}{name}": frames for name, frames in pictures.items()}
         return seen
 
-    def _tracked(self, states: NDArray[np.float64], step: int) -> NDArray[np.float64]:
-        if not is_tracked(self._task):
+    def _track_objects(self, states: NDArray[np.float64], step: int) -> NDArray[np.float64]:
+        if not has_tracked_values(self._task):
             raise InputError(f"The task {self._task.name} has no tracked objects.")
         true, names, begun = self._task.environment(states), self._task.environment_names, self._worlds
         chance = np.full(true.shape, 0.5)
         if self._tracker.noise:
             where = {"size": true.shape[1], "attempt": begun.attempt, "step": step}
             chance = uniforms(begun.run_seed, "rollout/tracker", begun.numbers, **where)
-        return self._tracker.see(true, names, chance)
+        return self._tracker.add_errors(true, names, chance)
 
 
 def offered_contract(
@@ -125,7 +127,7 @@ def offered_contract(
         state=units,
         action=units,
         command=twin.robot.control,
-        environment=task.environment_names if is_tracked(task) else (),
+        environment=task.environment_names if has_tracked_values(task) else (),
         cameras=dict(cameras or {}),
         task=task.name,
     )

@@ -1,7 +1,7 @@
 """Store one world with everything that is needed to run it again, with the same or another actor.
 
 An episode is reset from a seed. A pinned world is stored: its twin and task, every parameter, its initial state, its
-random effects, the issued commands, and the outcome. `PinnedWorld.beginning` makes worlds like it: first the world
+random effects, the issued commands, and the outcome. `PinnedWorld.make_worlds` makes worlds like it: first the world
 itself, then the same world with other random effects and, if its parameters are only known as a distribution, with
 other draws of them.
 """
@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.extension import mark
+from twinloop.core.extension import mark_references
 from twinloop.core.files import sha256_json
 from twinloop.core.params import ParamTable, SeedPath
-from twinloop.core.records import SimEpisode, Source, frozen
+from twinloop.core.records import SimEpisode, Source, freeze_array
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.rollout.actor import EpisodeStart
 from twinloop.rollout.episodes import INITIAL_COMMAND
@@ -97,7 +97,7 @@ class PinnedWorld:
             raise InputError(f"Scenario {self.name} holds {self.params.nworld} worlds; a pinned world is one.")
         for name in ("commands", "readings", "draws"):
             if getattr(self, name) is not None:
-                object.__setattr__(self, name, frozen(getattr(self, name)))
+                object.__setattr__(self, name, freeze_array(getattr(self, name)))
 
     @classmethod
     def of_episode(
@@ -139,7 +139,7 @@ class PinnedWorld:
             task_version=str(record.extra.get("task_version", task.version)),
             success_version=record.success_version,
             params=params,
-            departs=departing(twin, params),
+            departs=find_departures(twin, params),
             initial=initial_from_state(twin, episode.states[0], command),
             run_seed=run_seed,
             episode=number,
@@ -164,7 +164,7 @@ class PinnedWorld:
     @property
     def task_reference(self) -> str:
         """Argument of `open_task` for the task; a user's own class runs only if it is approved."""
-        return mark(self.task, f"scenario {self.name}")
+        return mark_references(self.task, f"scenario {self.name}")
 
     @property
     def arrays(self) -> dict[str, NDArray[np.float64]]:
@@ -193,7 +193,7 @@ class PinnedWorld:
             )
         return found, open_task(self.task_reference, found)
 
-    def beginning(
+    def make_worlds(
         self,
         n: int = 1,
         *,
@@ -229,7 +229,7 @@ class PinnedWorld:
         if uncertain and self.draws is not None and n > 1:
             rows[1:] = self.draws[np.arange(n - 1) % len(self.draws)]
         for name, value in (values or {}).items():
-            twin.require(name).check(value)
+            twin.find_param(name).check(value)
             rows[:, self.params.names.index(name)] = value
         steps = {name: np.tile(row, (n, 1)) for name, row in self.params.steps.items() if name not in (values or {})}
         seeds = SeedPath.of(self.run_seed, numbers, self.attempt)
@@ -237,7 +237,7 @@ class PinnedWorld:
         return EpisodeStart(
             numbers=numbers,
             params=table,
-            initial=self._begun(twin, task, table, numbers),
+            initial=self._make_initial_states(twin, task, table, numbers),
             run_seed=self.run_seed,
             attempt=self.attempt,
         )
@@ -248,7 +248,9 @@ class PinnedWorld:
         row = self.params.row(0)
         return {name: row[name] for name in self.departs}
 
-    def _begun(self, twin: Twin, task: Task, table: ParamTable, numbers: NDArray[np.int64]) -> InitialState:
+    def _make_initial_states(
+        self, twin: Twin, task: Task, table: ParamTable, numbers: NDArray[np.int64]
+    ) -> InitialState:
         """Return the initial states of a table's worlds: the pinned one, changed as far as the task's reset differs."""
         n = table.nworld
         pinned = self.initial.take(np.zeros(n, dtype=np.intp))
@@ -260,10 +262,10 @@ class PinnedWorld:
             numbers = np.full(n, self.episode)
             table = table.with_seeds(SeedPath.of(self.run_seed, numbers, self.attempt))
         there = task.reset(table, run_seed=self.run_seed, episodes=numbers.tolist(), attempt=self.attempt)
-        moved = _moved(twin, pinned, here, there)
-        return moved if self.readings is None else self._as_read(twin, table, moved, self.readings)
+        moved = _apply_reset_difference(twin, pinned, here, there)
+        return moved if self.readings is None else self._set_read_joints(twin, table, moved, self.readings)
 
-    def _as_read(
+    def _set_read_joints(
         self, twin: Twin, table: ParamTable, initial: InitialState, readings: NDArray[np.float64]
     ) -> InitialState:
         """Set joints such that each world's encoders give the first readings; the command is that of the log."""
@@ -271,16 +273,16 @@ class PinnedWorld:
         qpos = initial.qpos.copy()
         qpos[:, twin.joint_qpos] = encoder_command(readings[None], offset, scale)
         command = np.tile(self.initial.command, (table.nworld, 1))
-        return replace(initial, qpos=twin.with_motors(qpos), command=command)
+        return replace(initial, qpos=twin.align_motors(qpos), command=command)
 
 
-def departing(twin: Twin, params: ParamTable) -> tuple[str, ...]:
+def find_departures(twin: Twin, params: ParamTable) -> tuple[str, ...]:
     """Return the parameters that differ from nominal in some world of a table, or change step by step."""
-    moved = twin.moved(params) | set(params.steps)
+    moved = twin.find_changed_params(params) | set(params.steps)
     return tuple(name for name in params.names if name in moved)
 
 
-def _moved(twin: Twin, pinned: InitialState, here: InitialState, there: InitialState) -> InitialState:
+def _apply_reset_difference(twin: Twin, pinned: InitialState, here: InitialState, there: InitialState) -> InitialState:
     """Return ``pinned`` with the differences of ``there`` from ``here``: whole joints, mocap bodies, commands."""
     qpos = pinned.qpos.copy()
     for joint in range(twin.model.njnt):

@@ -19,11 +19,11 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import sha256_json, write_bytes, write_text
 from twinloop.core.params import ParamTable, SeedPath
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.rollout.pinned import INITIAL_ARRAYS, PinnedWorld, WorldOrigin, departing
+from twinloop.rollout.pinned import INITIAL_ARRAYS, PinnedWorld, WorldOrigin, find_departures
 from twinloop.simulate import InitialState
 from twinloop.tasks import Task
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 SCENARIO, ARRAYS = "scenario.yaml", "arrays.npz"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}", re.IGNORECASE)
@@ -116,7 +116,7 @@ def rewrite_pinned(pinned: PinnedWorld, folder: Path) -> None:
     packed = io.BytesIO()
     np.savez_compressed(packed, names=np.array(pinned.params.names), **pinned.arrays)  # pyright: ignore[reportArgumentType]
     write_bytes(folder / ARRAYS, packed.getvalue())
-    write_text(folder / SCENARIO, yaml.safe_dump(_said(pinned), sort_keys=False, allow_unicode=True, width=110))
+    write_text(folder / SCENARIO, yaml.safe_dump(_to_document(pinned), sort_keys=False, allow_unicode=True, width=110))
 
 
 def read_pinned(folder: Path) -> PinnedWorld:
@@ -132,9 +132,9 @@ def read_pinned(folder: Path) -> PinnedWorld:
     try:
         said = _ScenarioFile.model_validate(load_yaml(path))
     except ValidationError as error:
-        raise InputError(describe(error, where=str(path), model=_ScenarioFile)) from error
-    arrays, names = _arrays(folder / ARRAYS)
-    pinned = _made(said, arrays, names, folder)
+        raise InputError(describe_errors(error, where=str(path), model=_ScenarioFile)) from error
+    arrays, names = _read_world_arrays(folder / ARRAYS)
+    pinned = _build_world(said, arrays, names, folder)
     if said.hash != _hash(pinned):
         raise InputError(
             f"{folder} was changed after it was stored: its hash is {_hash(pinned)[:12]}, but {SCENARIO} has "
@@ -148,7 +148,7 @@ def _hash(pinned: PinnedWorld) -> str:
     return sha256_json([pinned.hash, pinned.name, pinned.twin, pinned.reason, asdict(pinned.origin), pinned.evidence])
 
 
-def _said(pinned: PinnedWorld) -> dict[str, Any]:
+def _to_document(pinned: PinnedWorld) -> dict[str, Any]:
     return {
         "schema": 1,
         "name": pinned.name,
@@ -169,7 +169,7 @@ def _said(pinned: PinnedWorld) -> dict[str, Any]:
     }
 
 
-def _arrays(path: Path) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
+def _read_world_arrays(path: Path) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]]:
     if not path.exists():
         raise InputError(f"{path} does not exist. Restore it: {SCENARIO} alone does not hold the world.")
     found = read_arrays(path, most=_MOST_BYTES, where=str(path))
@@ -180,7 +180,7 @@ def _arrays(path: Path) -> tuple[dict[str, NDArray[np.float64]], tuple[str, ...]
     return found, names
 
 
-def _made(
+def _build_world(
     said: _ScenarioFile, arrays: Mapping[str, NDArray[np.float64]], names: tuple[str, ...], folder: Path
 ) -> PinnedWorld:
     path = folder / ARRAYS
@@ -227,13 +227,13 @@ def _made(
         raise InputError(f"{path} does not fit {SCENARIO} ({error}). Restore both files.") from error
 
 
-def stored(folder: Path) -> list[Path]:
+def list_scenarios(folder: Path) -> list[Path]:
     """Return the scenario folders in a folder, sorted by name; empty if it does not exist."""
     return sorted(path.parent for path in folder.glob(f"*/{SCENARIO}"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rebased:
+class RebasedWorld:
     """A world on another version of its twin; ``moved`` are parameters whose nominal values differ, (old, new)."""
 
     world: PinnedWorld
@@ -251,7 +251,7 @@ class Rebased:
         return said or "no nominal value differs, but the model differs"
 
 
-def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
+def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> RebasedWorld:
     """Return the same world on another version of its twin.
 
     Parameters that differ from nominal in the world keep their values; all others take the new twin's. Joints
@@ -261,10 +261,12 @@ def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
         InputError: the twin lacks parameters of the world, their values are outside its bounds, or its state layout
             differs; the message names all of them.
     """
-    kept = [*pinned.departs, *(name for name in _drawn(pinned) if name not in pinned.departs)]
+    kept = [*pinned.departs, *(name for name in _find_drawn_names(pinned) if name not in pinned.departs)]
     lost = [f"it has no parameter {name} (pinned at {pinned.departures.get(name, np.nan):g})" for name in kept]
     lost = [text for text, name in zip(lost, kept, strict=True) if name not in twin.params]
-    lost += _outside(pinned, twin, [name for name in kept if name in twin.params]) + _layout(pinned, twin)
+    lost += _list_bound_violations(
+        pinned, twin, [name for name in kept if name in twin.params]
+    ) + _list_layout_differences(pinned, twin)
     if lost:
         raise InputError(
             f"Scenario {pinned.name} cannot be moved from {pinned.twin} {pinned.twin_hash[:12]} to {twin.name} "
@@ -277,21 +279,21 @@ def rebase(pinned: PinnedWorld, twin: Twin, task: Task) -> Rebased:
     world = replace(
         pinned,
         params=table,
-        departs=departing(twin, table),
-        draws=None if pinned.draws is None else _draws(pinned, pinned.draws, table),
+        departs=find_departures(twin, table),
+        draws=None if pinned.draws is None else _convert_draws(pinned, pinned.draws, table),
         twin_hash=twin.hash,
         task_version=task.version,
         initial=pinned.initial,
     )
-    return Rebased(
-        world=_placed(world, twin, task),
+    return RebasedWorld(
+        world=_reset_world(world, twin, task),
         moved=moved,
         gone=tuple(name for name in old if name not in twin.params),
         new=tuple(name for name in twin.params if name not in old),
     )
 
 
-def _drawn(pinned: PinnedWorld) -> list[str]:
+def _find_drawn_names(pinned: PinnedWorld) -> list[str]:
     """Return the names of the drawn parameters."""
     if pinned.draws is None:
         return []
@@ -299,7 +301,7 @@ def _drawn(pinned: PinnedWorld) -> list[str]:
     return [name for name, drawn in zip(pinned.params.names, moves, strict=True) if drawn]
 
 
-def _outside(pinned: PinnedWorld, twin: Twin, names: list[str]) -> list[str]:
+def _list_bound_violations(pinned: PinnedWorld, twin: Twin, names: list[str]) -> list[str]:
     row = pinned.params.row(0)
     params = [(twin.params[name], row[name]) for name in names]
     return [
@@ -309,7 +311,7 @@ def _outside(pinned: PinnedWorld, twin: Twin, names: list[str]) -> list[str]:
     ]
 
 
-def _layout(pinned: PinnedWorld, twin: Twin) -> list[str]:
+def _list_layout_differences(pinned: PinnedWorld, twin: Twin) -> list[str]:
     model, initial = twin.model, pinned.initial
     sizes = {
         "positions": (initial.qpos.shape[1], model.nq),
@@ -320,19 +322,19 @@ def _layout(pinned: PinnedWorld, twin: Twin) -> list[str]:
     return [f"it has {new} {what}, the world {old}" for what, (old, new) in sizes.items() if old != new]
 
 
-def _draws(pinned: PinnedWorld, draws: NDArray[np.float64], table: ParamTable) -> NDArray[np.float64]:
+def _convert_draws(pinned: PinnedWorld, draws: NDArray[np.float64], table: ParamTable) -> NDArray[np.float64]:
     """Return the drawn rows in the new table's columns; other parameters are as in the world."""
     rows = np.tile(table.values, (len(draws), 1))
-    for name in _drawn(pinned):
+    for name in _find_drawn_names(pinned):
         rows[:, table.names.index(name)] = draws[:, pinned.params.names.index(name)]
     return rows
 
 
-def _placed(world: PinnedWorld, twin: Twin, task: Task) -> PinnedWorld:
+def _reset_world(world: PinnedWorld, twin: Twin, task: Task) -> PinnedWorld:
     own = world.params.with_seeds(SeedPath.of(world.run_seed, [world.episode], world.attempt))
     reset = task.reset(own, run_seed=world.run_seed, episodes=[world.episode], attempt=world.attempt)
     qpos = reset.qpos.copy()
     qpos[:, twin.joint_qpos] = world.initial.qpos[:, twin.joint_qpos]
     command = reset.command if world.readings is None else world.initial.command
-    initial = replace(reset, qpos=twin.with_motors(qpos), qvel=world.initial.qvel, command=command)
+    initial = replace(reset, qpos=twin.align_motors(qpos), qvel=world.initial.qvel, command=command)
     return replace(world, initial=replace(initial, earlier=world.initial.earlier))

@@ -69,7 +69,7 @@ class PolicyActor:
         wanted = self.policy.contract
         cameras = wanted.cameras if self.photograph is not None else {}
         offered = offered_contract(self.twin, self.task, units=self.units, cameras=cameras)
-        differences = wanted.differences(offered)
+        differences = wanted.find_differences(offered)
         if differences:
             raise InputError(
                 f"The policy {self.policy.hash[:12]} cannot act on {self.twin.name} at {self.task.name}:\n"
@@ -114,7 +114,7 @@ class PolicyActor:
         action, columns, watch = self.policy.contract.action, self._columns, self.watch
 
         def command(simulation: Simulation) -> NDArray[np.float64]:
-            seen = observer.look(simulation.state, simulation.step_index)
+            seen = observer.observe_worlds(simulation.state, simulation.step_index)
             if columns:
                 seen[ENVIRONMENT] = seen[ENVIRONMENT][:, columns]
             commands = acting.act(seen)

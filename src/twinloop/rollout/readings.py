@@ -22,7 +22,7 @@ from twinloop.core.records import SimEpisode
 from twinloop.rollout.substeps import TEMPERATURE, VOLTAGE, PhysicsSteps, Restepper
 from twinloop.sensors import force_torque, imu, servo
 from twinloop.sensors.filters import low_pass
-from twinloop.sensors.sampling import SampleClock, sample_clock
+from twinloop.sensors.sampling import SampleClock, make_sample_clock
 from twinloop.simulate.drive_stages import COPPER
 from twinloop.twin import Twin
 from twinloop.twin.compiling import compile_model
@@ -75,15 +75,17 @@ class SubstepMotion:
     def of_steps(cls, made: PhysicsSteps, *, rest: Mapping[str, NDArray[np.float64]]) -> SubstepMotion:
         """Make the motion of all control steps; ``rest`` holds each record's value before the first."""
         return cls(
-            time=_chained(made.time),
-            qpos=SensedSignal.of_state(_chained(made.qpos)),
-            qvel=SensedSignal.of_state(_chained(made.qvel)),
+            time=_join_steps(made.time),
+            qpos=SensedSignal.of_state(_join_steps(made.qpos)),
+            qvel=SensedSignal.of_state(_join_steps(made.qvel)),
             records={
                 name: SensedSignal.of_record(rows, made.ends[name], rest[name]) for name, rows in made.records.items()
             },
         )
 
-    def sampled(self, signal: SensedSignal, clock: SampleClock, bandwidth: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sample_signal(
+        self, signal: SensedSignal, clock: SampleClock, bandwidth: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
         """Filter a signal and sample it at a clock's times, linearly interpolated within each physics step."""
         smooth = low_pass(self.time[None], signal.leaves[None], bandwidth, ends=signal.arrives[None])[0]
         leaves = smooth if np.any(bandwidth > 0.0) else signal.leaves
@@ -95,7 +97,7 @@ class SubstepMotion:
         return np.where(following[:, None] > 0, between, smooth[:1])
 
 
-def _chained(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+def _join_steps(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     """Join values ``(nstep, substeps + 1, …)`` of consecutive control steps into one sequence of physics steps."""
     body = rows[:, :-1].reshape(-1, *rows.shape[2:])
     return np.concatenate([body, rows[-1:, -1]])
@@ -147,7 +149,7 @@ def reading_columns(twin: Twin, name: str) -> dict[str, str]:
     return {f"{joint}.{report}": unit for joint in twin.robot.joints for report, unit in _COLUMNS[kind].items()}
 
 
-def reporting_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]:
+def select_sensors(twin: Twin, asked: Sequence[str] | str) -> tuple[str, ...]:
     """Return the requested sensors in the twin's order.
 
     Args:
@@ -169,9 +171,9 @@ class BodySensors:
     """Some of a twin's sensors with the model that computes their signals; usable for any number of episodes."""
 
     def __init__(self, twin: Twin, names: Sequence[str] | str = "all") -> None:
-        """Raises: the errors of `reporting_sensors`."""
-        self.twin, self.names = twin, reporting_sensors(twin, names)
-        self.model, self._places = _felt_model(twin, self.names)
+        """Raises: the errors of `select_sensors`."""
+        self.twin, self.names = twin, select_sensors(twin, names)
+        self.model, self._places = _add_model_sensors(twin, self.names)
 
     def read(self, episode: SimEpisode) -> dict[str, SensorReading]:
         """Return the sensors' readings of an episode by name; they depend only on its record.
@@ -187,7 +189,7 @@ class BodySensors:
         servos = any(self.twin.devices[name].kind == "servo" for name in self.names)
         record = ["sensordata", *(("actuator_force", VOLTAGE, TEMPERATURE) if servos else ())]
         made = world.run(record=record)
-        motion = SubstepMotion.of_steps(made, rest=world.before(record))
+        motion = SubstepMotion.of_steps(made, rest=world.read_initial_records(record))
         return {name: self._read(name, world, motion, made) for name in self.names}
 
     def _read(self, name: str, world: Restepper, motion: SubstepMotion, made: PhysicsSteps) -> SensorReading:
@@ -195,7 +197,9 @@ class BodySensors:
         _check_steady(params, name)
         values = self.twin.sensor_values(params, name)
         timing = {key: float(values[key][0]) for key in ("rate", "phase", "delay")}
-        clock = sample_clock(made.time[:, 0], end=float(world.time[-1]), period=1.0 / self.twin.control_hz, **timing)
+        clock = make_sample_clock(
+            made.time[:, 0], end=float(world.time[-1]), period=1.0 / self.twin.control_hz, **timing
+        )
         sense = {"imu": self._imu, "force_torque": self._force_torque, "servo": self._servo}[kind]
         reported = sense(name, values, params, motion, clock)
         return SensorReading(
@@ -209,8 +213,8 @@ class BodySensors:
         self, name: str, values: dict[str, Any], params: ParamTable, motion: SubstepMotion, clock: SampleClock
     ) -> NDArray[np.float64]:
         unit = imu.Imu(**values)
-        felt = motion.sampled(motion.records["sensordata"].part(self._places[name]), clock, values["bandwidth"])
-        chance = _chance(params, name, clock, imu.CHANCE) if unit.by_chance else None
+        felt = motion.sample_signal(motion.records["sensordata"].part(self._places[name]), clock, values["bandwidth"])
+        chance = _draw_normals(params, name, clock, imu.CHANCE) if unit.is_random else None
         rate, force = imu.imu_readings(unit, felt[None, :, :3], felt[None, :, 3:], period=clock.period, chance=chance)
         return np.concatenate([rate[0], force[0]], axis=1)
 
@@ -220,10 +224,10 @@ class BodySensors:
         sensor = force_torque.ForceTorque(**values)
         # MuJoCo gives the force that supports the bodies beyond the site; a sensor reports the opposite force.
         held = motion.records["sensordata"].part(self._places[name])
-        felt = -motion.sampled(held, clock, values["bandwidth"])
+        felt = -motion.sample_signal(held, clock, values["bandwidth"])
         chance, specimen = None, None
-        if sensor.by_chance:
-            chance = _chance(params, name, clock, force_torque.CHANCE)
+        if sensor.is_random:
+            chance = _draw_normals(params, name, clock, force_torque.CHANCE)
             seeds = params.seed_path(f"sensor/{name}/crosstalk happens")
             specimen = seeds.uniforms(f"{_STREAM.format(name)}/specimen", size=force_torque.COUPLINGS)
         return force_torque.force_torque_readings(
@@ -235,10 +239,10 @@ class BodySensors:
     ) -> NDArray[np.float64]:
         feedback, twin = servo.ServoFeedback(**values), self.twin
         truth = _motor_truth(twin, name, params, motion)
-        felt = motion.sampled(truth, clock, values["bandwidth"])
-        position = motion.sampled(motion.qpos.part(twin.encoder_qpos), clock, np.zeros(1))
+        felt = motion.sample_signal(truth, clock, values["bandwidth"])
+        position = motion.sample_signal(motion.qpos.part(twin.encoder_qpos), clock, np.zeros(1))
         count = len(twin.robot.joints)
-        chance = _chance(params, name, clock, servo.CHANCE * count) if feedback.by_chance else None
+        chance = _draw_normals(params, name, clock, servo.CHANCE * count) if feedback.is_random else None
         reported = servo.servo_readings(
             feedback,
             felt.reshape(1, -1, count, len(servo.REPORTS)),
@@ -293,7 +297,7 @@ def _motor_truth(twin: Twin, name: str, params: ParamTable, motion: SubstepMotio
     return SensedSignal(arrives=of("arrives"), leaves=of("leaves"))
 
 
-def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
+def _add_model_sensors(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[str, slice]]:
     """Return the twin's model with MuJoCo sensors at the sensors' sites, and their slices of ``sensordata``."""
     felt = [name for name in names if twin.devices[name].kind in _MODEL_SENSORS]
     if not felt:
@@ -311,7 +315,7 @@ def _felt_model(twin: Twin, names: Sequence[str]) -> tuple[mujoco.MjModel, dict[
     return model, places
 
 
-def _chance(params: ParamTable, name: str, clock: SampleClock, size: int) -> NDArray[np.float64]:
+def _draw_normals(params: ParamTable, name: str, clock: SampleClock, size: int) -> NDArray[np.float64]:
     """Return standard normal numbers of each sample, ``(1, n, size)``; they depend on episode, sensor and sample."""
     seeds = params.seed_path(f"Noise of sensor/{name} happens").take(np.zeros(len(clock.number), dtype=np.intp))
     return ndtri(seeds.uniforms(_STREAM.format(name), size=size, step=clock.number))[None]

@@ -10,7 +10,7 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.sensors.filters import low_pass
-from twinloop.sensors.sampling import hermite, newest_sample
+from twinloop.sensors.sampling import find_newest_sample, interpolate_hermite
 from twinloop.sensors.servo import encoder_reading
 from twinloop.simulate.protocol import state_columns
 from twinloop.twin import Twin
@@ -31,7 +31,8 @@ def joint_readings(
     """Return the joint positions that the robot reports at each step, ``(nworld, nstep, n)`` in rad or m.
 
     The reading of step t is the newest sample that was taken and delivered when the command of step t was due: see
-    `sensors.sampling.newest_sample`. True positions between steps are interpolated, see `sensors.sampling.hermite`.
+    `sensors.sampling.find_newest_sample`. True positions between steps are interpolated, see
+    `sensors.sampling.interpolate_hermite`.
 
     Args:
         qpos: true positions at the time of each command, from the start of every world, ``(nworld, nstep, nq)``.
@@ -45,22 +46,22 @@ def joint_readings(
     """
     true = qpos[..., twin.encoder_qpos]
     if not _has_history(twin, params):
-        return _encoded(twin, params, true)
+        return _encode_positions(twin, params, true)
     if qvel is None or time is None:
         raise InputError(
             "Readings with their own clock, latency, lag or noise depend on earlier states. Give velocities and times "
             "of the whole episode."
         )
-    taken, number = newest_sample(time, **_clock(params))
-    positions = _filtered(time, true, qvel[..., twin.encoder_qvel], taken, _lag(twin, params))
-    return _encoded(twin, params, positions, _chance(twin, params, number))
+    taken, number = find_newest_sample(time, **_clock(params))
+    positions = _filter_positions(time, true, qvel[..., twin.encoder_qvel], taken, _lag(twin, params))
+    return _encode_positions(twin, params, positions, _draw_noise(twin, params, number))
 
 
 def _has_history(twin: Twin, params: ParamTable) -> bool:
     """Return whether readings depend on more than the state at the time of each command."""
     clock = _clock(params)
     clocked = bool(np.any(clock["rate"] > 0.0) or np.any(clock["delay"] > 0.0))
-    return clocked or _noisy(twin, params) or bool(_lag(twin, params).any())
+    return clocked or _has_noise(twin, params) or bool(_lag(twin, params).any())
 
 
 def _clock(params: ParamTable) -> dict[str, NDArray[np.float64]]:
@@ -79,7 +80,7 @@ def _lag(twin: Twin, params: ParamTable) -> NDArray[np.float64]:
     return twin.column(params, "sensor", "lag")
 
 
-def _filtered(
+def _filter_positions(
     time: NDArray[np.float64],
     true: NDArray[np.float64],
     slope: NDArray[np.float64],
@@ -87,14 +88,14 @@ def _filtered(
     lag: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """Return true positions at sample times after the encoders' low-pass filters, ``(nworld, nstep, n)``."""
-    positions = hermite(time, true, slope, taken)
+    positions = interpolate_hermite(time, true, slope, taken)
     if not lag.any():
         return positions
     part = np.arange(_PARTS) / _PARTS
     between = (time[:, :-1, None] + part * np.diff(time)[..., None]).reshape(len(time), -1)
     fine = np.concatenate([between, time[:, -1:]], axis=1)
     bandwidth = np.divide(1.0, 2.0 * np.pi * lag, out=np.zeros_like(lag), where=lag > 0.0)
-    signal = np.moveaxis(hermite(time, true, slope, fine), 2, 1)
+    signal = np.moveaxis(interpolate_hermite(time, true, slope, fine), 2, 1)
     times = np.broadcast_to(fine[:, None], signal.shape)
     behind = low_pass(times, signal[..., None], bandwidth)[..., 0]
     for world, joint in np.argwhere(lag > 0.0):
@@ -102,15 +103,15 @@ def _filtered(
     return positions
 
 
-def _noisy(twin: Twin, params: ParamTable) -> bool:
+def _has_noise(twin: Twin, params: ParamTable) -> bool:
     names = [f"sensor/{joint}/noise" for joint in twin.robot.joints]
     values = [params.steps.get(name, params.get(name, np.zeros(1))) for name in names]
     return any(bool(np.any(value > 0.0)) for value in values)
 
 
-def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArray[np.float64] | None:
+def _draw_noise(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArray[np.float64] | None:
     """Return standard normal noise of each sample ``(nworld, nstep, n)``, equal for a sample that is reported twice."""
-    if not _noisy(twin, params):
+    if not _has_noise(twin, params):
         return None
     worlds = np.repeat(np.arange(len(number)), number.shape[1])
     paths = params.seed_path("sensor/*/noise happens").take(worlds)
@@ -118,20 +119,20 @@ def _chance(twin: Twin, params: ParamTable, number: NDArray[np.int64]) -> NDArra
     return ndtri(uniform).reshape(*number.shape, -1)
 
 
-def _encoded(
+def _encode_positions(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None = None
 ) -> NDArray[np.float64]:
     """Return the encoder readings of true positions ``(nworld, nstep, n)``."""
     if not names_of_stage(params.steps, "encoder"):
-        return _encoded_alike(twin, params, true, chance)
+        return _encode_constant(twin, params, true, chance)
     parts = [
-        _encoded_alike(twin, params.at(t), true[:, [t]], None if chance is None else chance[:, [t]])
+        _encode_constant(twin, params.at(t), true[:, [t]], None if chance is None else chance[:, [t]])
         for t in range(true.shape[1])
     ]
     return np.concatenate(parts, axis=1)
 
 
-def _encoded_alike(
+def _encode_constant(
     twin: Twin, params: ParamTable, true: NDArray[np.float64], chance: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
     """Return the encoder readings for encoders with constant parameters."""
@@ -157,11 +158,11 @@ class JointReadings:
         self._qpos, self._qvel, self._time = (state_columns(twin.model, int(part)) for part in parts)
         self._past: NDArray[np.float64] | None = None
 
-    def now(
+    def read_joints(
         self, states: NDArray[np.float64], params: ParamTable, steps: NDArray[np.int64], envs: NDArray[np.intp]
     ) -> NDArray[np.float64]:
         """Return joint positions ``(k, n)`` that some robots report at their ``steps``, one row per argument each."""
-        if not _remembers(params):
+        if not _needs_history(params):
             return joint_readings(self._twin, params.at(steps), states[:, None, self._qpos])[:, 0]
         if self._past is None:
             self._past = np.zeros((*self._length, states.shape[1]))
@@ -174,7 +175,7 @@ class JointReadings:
         return joint_readings(self._twin, params, qpos, qvel=qvel, time=time)[np.arange(len(envs)), steps]
 
 
-def _remembers(params: ParamTable) -> bool:
+def _needs_history(params: ParamTable) -> bool:
     """Return whether a reading depends on earlier states or on the number of the step."""
     named = [name for name in params.names if (kind := find_kind(name)) is not None and kind.history]
     return any(bool(params[name].any()) or name in params.steps for name in named)

@@ -19,7 +19,7 @@ from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import DriveStages, drive_world
+from twinloop.simulate.drives import DriveStages, apply_drives
 from twinloop.simulate.protocol import STATE_SPEC, state_columns, state_poses
 from twinloop.twin import Twin
 
@@ -46,8 +46,8 @@ def step_inputs(
     path, pushes = CommandPath(twin, params, initial), Pushes(twin, params)
     for command in commands:
         step, clock = path.step, path.clock
-        controls = path.controls(command[None])[0]
-        wrenches = pushes.wrenches(step, clock.began, clock.ratio)
+        controls = path.compute_controls(command[None])[0]
+        wrenches = pushes.compute_wrenches(step, clock.began, clock.ratio)
         yield StepInputs(
             controls=np.broadcast_to(controls, (twin.substeps, twin.model.nu)),
             wrenches=None if wrenches is None else wrenches[0],
@@ -180,7 +180,7 @@ class Restepper:
         Raises:
             InputError: the episode does not have the step.
         """
-        asked = self._asked(steps)
+        asked = self._check_steps(steps)
         done = {int(step): self._run(int(step), record) for step in np.unique(asked)}
         rows = [done[int(step)] for step in asked]
         states = np.stack([row[0] for row in rows]) if rows else np.empty((0, self.twin.substeps + 1, self._width))
@@ -193,7 +193,7 @@ class Restepper:
             ends={name: values[:, -1] for name, values in found.items()},
         )
 
-    def before(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
+    def read_initial_records(self, record: Sequence[str]) -> dict[str, NDArray[np.float64]]:
         """Return the recorded quantities of `run` in the first state under the initial command."""
         held = next(step_inputs(self.twin, self.params, self._initial, self._initial))
         control, drives = held.controls[0], DriveStages(self.twin, self.params)
@@ -203,12 +203,12 @@ class Restepper:
         drives.begin()
         mujoco.mj_setState(self._model, self._data, self.states[0], STATE_SPEC)
         self._data.xfrc_applied[:] = 0.0
-        self._data.ctrl[:] = drive_world(drives, self._model, self._data, control) if drives.active else control
-        data = self._computed(self.states[0])
-        values = {name: self._now(name, data, drives) for name in record}
+        self._data.ctrl[:] = apply_drives(drives, self._model, self._data, control) if drives.active else control
+        data = self._compute_results(self.states[0])
+        values = {name: self._read_field(name, data, drives) for name in record}
         return {name: np.array(value) for name, value in values.items() if value is not None}
 
-    def look(self, see: Look, steps: ArrayLike | None = None) -> None:
+    def visit_steps(self, see: Look, steps: ArrayLike | None = None) -> None:
         """Pass MuJoCo's results at the start of control steps to a function: forces, contacts, all of MjData.
 
         They equal those of the simulation bit for bit if it computed in float64, as in the first physics step of each.
@@ -221,7 +221,7 @@ class Restepper:
         Raises:
             InputError: the episode does not have the step.
         """
-        for step in self._asked(steps):
+        for step in self._check_steps(steps):
             self._run(int(step), (), see)
 
     def poses_at(self, times: ArrayLike) -> SceneStates:
@@ -235,11 +235,15 @@ class Restepper:
         for missing in sorted(set(step.tolist()) - self._poses.keys()):
             states = self._run(missing, ())[0] if len(self) else self.states
             self._poses[missing] = (states[:, 0], state_poses(self._model, states)["qpos"])
-        qpos = np.stack([self._between(*self._poses[int(s)], at) for s, at in zip(step, asked, strict=True)])
+        qpos = np.stack(
+            [self._interpolate_positions(*self._poses[int(s)], at) for s, at in zip(step, asked, strict=True)]
+        )
         held = state_poses(self._model, self.states[step])  # mocap bodies do not move within a control step
         return SceneStates(qpos=qpos, mocap_pos=held["mocap_pos"], mocap_quat=held["mocap_quat"])
 
-    def _between(self, time: NDArray[np.float64], qpos: NDArray[np.float64], at: float) -> NDArray[np.float64]:
+    def _interpolate_positions(
+        self, time: NDArray[np.float64], qpos: NDArray[np.float64], at: float
+    ) -> NDArray[np.float64]:
         """Return positions at a time, interpolated between physics steps."""
         last = int(np.clip(np.searchsorted(time, at, side="right") - 1, 0, max(len(time) - 2, 0)))
         if at == time[last] or len(time) == 1:
@@ -266,7 +270,7 @@ class Restepper:
                 "and T commands of one episode."
             )
 
-    def _asked(self, steps: ArrayLike | None) -> NDArray[np.intp]:
+    def _check_steps(self, steps: ArrayLike | None) -> NDArray[np.intp]:
         """Return checked numbers of control steps."""
         asked = np.arange(len(self)) if steps is None else np.atleast_1d(np.asarray(steps, dtype=np.intp))
         wrong = asked[(asked < 0) | (asked >= len(self))]
@@ -301,29 +305,29 @@ class Restepper:
         drives.begin()
         states = np.empty((self.twin.substeps + 1, self._width))
         states[0] = self.states[step]
-        first = {name: self._now(name, data, drives) for name in record}
+        first = {name: self._read_field(name, data, drives) for name in record}
         rows = {
             name: np.empty((self.twin.substeps + 1, *value.shape)) for name, value in first.items() if value is not None
         }
         for substep, control in enumerate(inputs.controls):
-            data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
+            data.ctrl[:] = apply_drives(drives, model, data, control) if drives.active else control
             if inputs.wrenches is not None:
                 data.xfrc_applied[:] = inputs.wrenches[substep]
             if see and substep == 0:
-                see(step, model, self._computed(states[0]))
+                see(step, model, self._compute_results(states[0]))
             if only_look:
                 break
             mujoco.mj_step(model, data)
             mujoco.mj_getState(model, data, states[substep + 1], STATE_SPEC)
             for name, values in rows.items():
-                values[substep] = self._now(name, data, drives)
+                values[substep] = self._read_field(name, data, drives)
         if rows:
-            data = self._computed(states[-1])
+            data = self._compute_results(states[-1])
         for name, values in rows.items():
-            values[-1] = self._now(name, data, drives)
+            values[-1] = self._read_field(name, data, drives)
         return states, rows
 
-    def _computed(self, state: NDArray[np.float64]) -> mujoco.MjData:
+    def _compute_results(self, state: NDArray[np.float64]) -> mujoco.MjData:
         """Return the results of a state under the present controls and wrenches, in a separate MjData.
 
         The drives read the forces of the previous physics step in the MjData that is stepped.
@@ -335,7 +339,7 @@ class Restepper:
         return data
 
     @staticmethod
-    def _now(name: str, data: mujoco.MjData, drives: DriveStages) -> NDArray[np.float64] | None:
+    def _read_field(name: str, data: mujoco.MjData, drives: DriveStages) -> NDArray[np.float64] | None:
         """Return a field without copying it; for the drives, None if they have no supply."""
         if name not in (VOLTAGE, TEMPERATURE):
             return np.asarray(getattr(data, name))

@@ -13,7 +13,7 @@ from typing import Any
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
-from twinloop.scenario.counterfactual import Attempt, CounterfactualEffect, adjusted, contrast
+from twinloop.scenario.counterfactual import Attempt, CounterfactualEffect, adjust_p_values, compare_outcomes
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats.two_by_two import Alternative
 from twinloop.twin import Twin
@@ -29,13 +29,13 @@ class AblationTerm:
     meaning: str
     neutral: Mapping[str, float]
 
-    def acts(self, table: ParamTable) -> list[str]:
+    def active_parameters(self, table: ParamTable) -> list[str]:
         """Return the parameters of the term that differ from their neutral values in some world."""
         values = {name: table.steps.get(name, table[name]) for name in self.neutral}
         return [name for name, found in values.items() if (found != self.neutral[name]).any()]
 
 
-def _declared() -> dict[str, list[Quantity]]:
+def _quantities_by_term() -> dict[str, list[Quantity]]:
     """Return the quantities of every term."""
     kinds: dict[str, list[Quantity]] = {name: [] for name in TERMS}
     for kind in QUANTITIES:
@@ -50,10 +50,10 @@ def _meaning(name: str, kinds: Sequence[Quantity]) -> str:
 
 def term_names() -> list[str]:
     """Return the terms that can be switched off."""
-    return list(_declared())
+    return list(_quantities_by_term())
 
 
-def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[AblationTerm]:
+def find_terms(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -> list[AblationTerm]:
     """Return the terms for which a twin has parameters.
 
     Args:
@@ -64,13 +64,13 @@ def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -
         UnknownNameError: there is no term with that name.
         InputError: the twin has no parameter of any of them.
     """
-    declared = _declared()
+    declared = _quantities_by_term()
     for name in chosen:
         if name not in declared:
             raise UnknownNameError("term", name, declared, where="the terms that can be switched off")
     found: list[AblationTerm] = []
     for name, kinds in declared.items():
-        neutral, unseen = _neutral(twin, name), all(kind.visual or kind.stage == "sensing" for kind in kinds)
+        neutral, unseen = _neutral_values(twin, name), all(kind.visual or kind.stage == "sensing" for kind in kinds)
         if neutral and (name in chosen if chosen else pictures or not unseen):
             found.append(AblationTerm(name=name, meaning=_meaning(name, kinds), neutral=neutral))
     if not found:
@@ -78,7 +78,7 @@ def terms_of(twin: Twin, chosen: Sequence[str] = (), *, pictures: bool = True) -
     return found
 
 
-def _neutral(twin: Twin, term: str) -> dict[str, float]:
+def _neutral_values(twin: Twin, term: str) -> dict[str, float]:
     values: dict[str, float] = {}
     for param in twin.params.values():
         value = param.nominal if param.quantity.neutral is None else param.quantity.neutral
@@ -89,11 +89,14 @@ def _neutral(twin: Twin, term: str) -> dict[str, float]:
 
 def terms_table() -> str:
     """Return the terms as a Markdown table for docs/guides/scenarios.md."""
-    rows = [f"| {name} | {_meaning(name, kinds)} | {_few(kinds)} |" for name, kinds in _declared().items()]
+    rows = [
+        f"| {name} | {_meaning(name, kinds)} | {_format_patterns(kinds)} |"
+        for name, kinds in _quantities_by_term().items()
+    ]
     return "\n".join(["| term | meaning | switched off |", "|---|---|---|", *rows])
 
 
-def _few(kinds: Sequence[Quantity]) -> str:
+def _format_patterns(kinds: Sequence[Quantity]) -> str:
     """Return up to three patterns of a term with their neutral values, as Markdown text."""
     said: list[str] = []
     for value in dict.fromkeys(kind.neutral for kind in kinds):
@@ -118,19 +121,19 @@ class TermEffect:
     alone: CounterfactualEffect
 
     @property
-    def needed(self) -> float:
+    def gain_without(self) -> float:
         """Success rate of worlds without the term minus that with it."""
         return float(self.without.difference.estimate)
 
     @property
-    def enough(self) -> float:
+    def loss_alone(self) -> float:
         """Failure rate of worlds with the term alone minus that without any term."""
         return 0.0 - float(self.alone.difference.estimate)
 
     def verdict(self, alpha: float = 0.05) -> str:
         """Return as text whether the failure needs the term and whether it is enough, with an error rate over terms."""
-        needed = self.without.p_adjusted <= alpha and self.needed > 0
-        enough = self.alone.p_adjusted <= alpha and self.enough > 0
+        needed = self.without.p_adjusted <= alpha and self.gain_without > 0
+        enough = self.alone.p_adjusted <= alpha and self.loss_alone > 0
         if needed:
             return "needed and enough" if enough else "needed, with others"
         return "enough, not needed" if enough else "no effect shown"
@@ -141,8 +144,8 @@ class TermEffect:
             "term": self.term.name,
             "meaning": self.term.meaning,
             "parameters": list(self.parameters),
-            "needed": self.needed,
-            "enough": self.enough,
+            "needed": self.gain_without,
+            "enough": self.loss_alone,
             "verdict": self.verdict(),
             "without": self.without.to_json(level),
             "alone": self.alone.to_json(level),
@@ -176,7 +179,7 @@ def ablate(
     Raises:
         InputError: every term is neutral in every world.
     """
-    acts = {term.name: tuple(term.acts(own)) for term in terms}
+    acts = {term.name: tuple(term.active_parameters(own)) for term in terms}
     acting = [term for term in terms if acts[term.name]]
     if not acting:
         raise InputError(
@@ -184,25 +187,29 @@ def ablate(
             "counterfactual` to change parameters instead."
         )
     off = {term.name: dict(term.neutral) for term in acting}
-    bare = attempt(_joined(off, ()))
+    bare = attempt(_merge_neutral_values(off, ()))
 
-    def switched(
+    def compare_term(
         term: AblationTerm, what: str, before: TrialOutcomes, after: TrialOutcomes, side: Alternative
     ) -> CounterfactualEffect:
-        return contrast(f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side)
+        return compare_outcomes(
+            f"{term.name} {what}", [*term.neutral], 0.0, before, after, level=level, alternative=side
+        )
 
     # One-sided tests: success gained without a term, and success lost with it alone.
-    without = [switched(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
-    alone = [switched(term, "alone", bare, attempt(_joined(off, (term.name,))), "less") for term in acting]
+    without = [compare_term(term, "without", base, attempt(off[term.name]), "greater") for term in acting]
+    alone = [
+        compare_term(term, "alone", bare, attempt(_merge_neutral_values(off, (term.name,))), "less") for term in acting
+    ]
     rows = [
         TermEffect(term=term, parameters=acts[term.name], without=one, alone=other)
-        for term, one, other in zip(acting, adjusted(without), adjusted(alone), strict=True)
+        for term, one, other in zip(acting, adjust_p_values(without), adjust_p_values(alone), strict=True)
     ]
-    ranked = sorted(rows, key=lambda row: (-row.needed, -row.enough))
+    ranked = sorted(rows, key=lambda row: (-row.gain_without, -row.loss_alone))
     idle = tuple(name for name, names in acts.items() if not names)
     return AblationResult(base=base, bare=bare, terms=tuple(ranked), idle=idle)
 
 
-def _joined(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:
+def _merge_neutral_values(off: Mapping[str, Mapping[str, float]], kept: Sequence[str]) -> dict[str, float]:
     """Return the neutral values of every term except those in ``kept``."""
     return {name: value for term, values in off.items() if term not in kept for name, value in values.items()}

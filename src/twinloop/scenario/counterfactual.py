@@ -14,7 +14,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import Interval, holm
-from twinloop.stats.matched import PairedCounts, mcnemar, paired_difference_interval
+from twinloop.stats.matched_trials import PairedCounts, mcnemar, paired_difference_interval
 from twinloop.stats.two_by_two import Alternative
 from twinloop.twin import Twin
 
@@ -35,11 +35,11 @@ class ParameterChange:
 
     @property
     def text(self) -> str:
-        """The change in the form of `parse_what`, without doses."""
+        """The change in the form of `parse_change`, without doses."""
         return f"{self.pattern}{_MARKS[self.op]}"
 
     @property
-    def unit(self) -> str:
+    def dose_suffix(self) -> str:
         """Suffix of a dose in text: × for a factor, otherwise empty."""
         return {"set": "", "scale": "×", "shift": ""}[self.op]
 
@@ -53,7 +53,7 @@ class ParameterChange:
         return {name: change(table[name]) for name in self.names}
 
 
-def parse_what(text: str, twin: Twin) -> ParameterChange:
+def parse_change(text: str, twin: Twin) -> ParameterChange:
     """Parse a change: ``PATTERN=DOSES`` sets, ``PATTERN*=DOSES`` scales, ``PATTERN+=DOSES`` shifts, in SI units.
 
     Doses are numbers separated by commas, or ``LOW..HIGH:COUNT``, evenly spaced (by ratio for factors and for
@@ -63,7 +63,7 @@ def parse_what(text: str, twin: Twin) -> ParameterChange:
         InputError: the text does not have this form.
         UnknownNameError: no parameter of the twin matches; the message has the nearest names.
     """
-    found = _split(text)
+    found = _split_change(text)
     if found is None:
         raise InputError(
             f"--what {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
@@ -75,10 +75,10 @@ def parse_what(text: str, twin: Twin) -> ParameterChange:
         raise UnknownNameError("parameter", pattern, twin.params, where=f"twin {twin.name}")
     op = _SIGNS[sign]
     by_ratio = op == "scale" or all(twin.params[name].transform == "log" for name in names)
-    return ParameterChange(pattern=pattern, names=names, op=op, doses=_doses(doses, text, by_ratio=by_ratio))
+    return ParameterChange(pattern=pattern, names=names, op=op, doses=_parse_doses(doses, text, by_ratio=by_ratio))
 
 
-def _split(text: str) -> tuple[str, str, str] | None:
+def _split_change(text: str) -> tuple[str, str, str] | None:
     """Return pattern, sign and doses; the first ``=``, with a ``*`` or ``+`` before it, ends the pattern."""
     head, equals, doses = text.partition("=")
     head, doses = head.strip(), doses.strip()
@@ -89,7 +89,7 @@ def _split(text: str) -> tuple[str, str, str] | None:
     return head, "=", doses
 
 
-def _doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
+def _parse_doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
     try:
         ends, colon, count = text.partition(":")
         if colon:
@@ -161,7 +161,7 @@ class HalfSuccessDose:
     rates: tuple[float, float]
 
 
-def contrast(
+def compare_outcomes(
     what: str,
     names: Sequence[str],
     dose: float,
@@ -176,7 +176,7 @@ def contrast(
     Raises:
         InputError: no world is valid in both.
     """
-    counts = tried.against(base)
+    counts = tried.pair_with(base)
     if counts is None:
         raise InputError(
             f"{what}{dose:g}: no world is valid with and without it, so there is nothing to compare. Try "
@@ -193,13 +193,13 @@ def contrast(
     )
 
 
-def adjusted(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
+def adjust_p_values(contrasts: Sequence[CounterfactualEffect]) -> list[CounterfactualEffect]:
     """Return the effects with p-values adjusted for their number by Holm's method."""
     values = holm([one.p_value for one in contrasts]) if contrasts else []
     return [replace(one, p_adjusted=float(p)) for one, p in zip(contrasts, values, strict=True)]
 
 
-def counterfactual(
+def compare_doses(
     attempt: Attempt,
     base: TrialOutcomes,
     own: ParamTable,
@@ -224,29 +224,29 @@ def counterfactual(
     found: list[CounterfactualEffect] = []
     crossings: list[HalfSuccessDose] = []
     for what in whats:
-        rows = {dose: _at(attempt, base, own, what, dose, level) for dose in what.doses}
-        crossing = _crossing(what, rows)
+        rows = {dose: _evaluate_dose(attempt, base, own, what, dose, level) for dose in what.doses}
+        crossing = _find_crossing(what, rows)
         for _ in range(refine if crossing else 0):
             assert crossing is not None  # noqa: S101 - a crossing exists before and after every bisection
-            between = _between(what, crossing)
-            rows[between] = _at(attempt, base, own, what, between, level)
-            crossing = _crossing(what, rows)
+            between = _middle_dose(what, crossing)
+            rows[between] = _evaluate_dose(attempt, base, own, what, between, level)
+            crossing = _find_crossing(what, rows)
         found += [rows[dose] for dose in sorted(rows)]
         crossings += [crossing] if crossing else []
-    return adjusted(found), crossings
+    return adjust_p_values(found), crossings
 
 
-def _at(
+def _evaluate_dose(
     attempt: Attempt, base: TrialOutcomes, own: ParamTable, what: ParameterChange, dose: float, level: float
 ) -> CounterfactualEffect:
     try:
         tried = attempt(what.values(own, dose))
     except InputError as error:
         raise InputError(f"--what {what.text}{dose:.4g}: {error}") from error
-    return contrast(what.text, what.names, dose, base, tried, level=level)
+    return compare_outcomes(what.text, what.names, dose, base, tried, level=level)
 
 
-def _crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
+def _find_crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect]) -> HalfSuccessDose | None:
     """Return the first two neighbouring doses between which the success rate passes one half."""
     doses = sorted(rows)
     rates = np.array([rows[dose].tried.successes / max(rows[dose].tried.trials, 1) for dose in doses])
@@ -259,12 +259,12 @@ def _crossing(what: ParameterChange, rows: Mapping[float, CounterfactualEffect])
     )
 
 
-def _between(what: ParameterChange, crossing: HalfSuccessDose) -> float:
+def _middle_dose(what: ParameterChange, crossing: HalfSuccessDose) -> float:
     by_ratio = what.op == "scale" and min(crossing.low, crossing.high) > 0
     return float(np.sqrt(crossing.low * crossing.high)) if by_ratio else (crossing.low + crossing.high) / 2
 
 
-def series(contrasts: Sequence[CounterfactualEffect], what: str, level: float) -> NDArray[np.float64]:
+def effect_series(contrasts: Sequence[CounterfactualEffect], what: str, level: float) -> NDArray[np.float64]:
     """Return dose, success rate and the ends of its interval for one change, one row per dose."""
     chosen = [one for one in contrasts if one.what == what]
     rates = [one.tried.success_rate(level) for one in chosen]

@@ -17,7 +17,7 @@ from twinloop.core.units import UnitMap
 from twinloop.randomize import Plan
 from twinloop.randomize.sources import default_draws, identified_draws
 from twinloop.rollout.episodes import software_versions
-from twinloop.rollout.pinned import PinnedWorld, WorldOrigin, departing
+from twinloop.rollout.pinned import PinnedWorld, WorldOrigin, find_departures
 from twinloop.sensors.servo import encoder_command, encoder_reading
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.tasks import Task
@@ -29,7 +29,7 @@ _FLAT_M = 0.004  # height difference of two objects, 0.5 m from each other, on t
 _ROBOTS = ("tool",)  # names in a log's columns that are not objects to place
 
 
-def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
+def check_placeable_objects(names: Sequence[str], twin: Twin, place: str) -> None:
     """Raise an error if the scene cannot be rebuilt: the twin cannot place an object, or clutter is not in the log.
 
     Raises:
@@ -50,7 +50,7 @@ def refuse_unplaced(names: Sequence[str], twin: Twin, place: str) -> None:
         )
 
 
-def table_rise(
+def table_height_offset(
     seen: Mapping[str, tuple[float, float]],
     twin: Twin,
     task: Task,
@@ -75,7 +75,7 @@ def table_rise(
     Raises:
         InputError: the heights do not fit any level table; the message has two of the objects.
     """
-    told = _heights(twin, task, params, begun)
+    told = _initial_heights(twin, task, params, begun)
     rises = {thing: (z - told[thing], sd) for thing, (z, sd) in seen.items() if thing in told}
     if not rises or TABLE not in twin.params:
         return None
@@ -91,7 +91,7 @@ def table_rise(
     return rise if abs(rise) > _SURE * np.hypot(TRACKER_OFFSET_M, max(sd for _, sd in rises.values())) else None
 
 
-def _heights(twin: Twin, task: Task, params: ParamTable, begun: InitialState) -> dict[str, float]:
+def _initial_heights(twin: Twin, task: Task, params: ParamTable, begun: InitialState) -> dict[str, float]:
     """Return the heights of objects at the beginning of a world, by their names: z, m."""
     commands: NDArray[np.float64] = begun.command[:, None]
     states = rollout(open_backend("reference"), twin, params, begun, commands, 1).states[0, :1]
@@ -137,12 +137,12 @@ class ObjectPlacement:
     spread: Mapping[str, float]
     frames: int
 
-    def with_table(self, height: float, spread: float) -> ObjectPlacement:
+    def with_table_height(self, height: float, spread: float) -> ObjectPlacement:
         """Return the placement on a table of another height, in m."""
         return replace(self, values={**self.values, TABLE: height}, spread={**self.spread, TABLE: spread})
 
 
-def heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[float, float]]:
+def tracked_heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[float, float]]:
     """Return the heights of the placed objects before any motion, and their standard deviations, in m."""
     things = {name.split("/")[1] for name in placed.values if name.startswith("object/")}
     found: dict[str, tuple[float, float]] = {}
@@ -150,11 +150,11 @@ def heights(log: LoggedEpisode, placed: ObjectPlacement) -> dict[str, tuple[floa
         thing, _, axis = name.rpartition(".")
         if axis == "z" and thing in things:
             values = log.environment[:, column]
-            found[thing] = (float(values[: placed.frames].mean()), _noise(values) / np.sqrt(placed.frames))
+            found[thing] = (float(values[: placed.frames].mean()), _tracker_noise(values) / np.sqrt(placed.frames))
     return found
 
 
-def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
+def place_objects(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
     """Return the places of objects before any motion.
 
     ``NAME.x`` and ``NAME.y`` of a tracker become ``object/NAME/position/x`` and ``/y``, its heading
@@ -164,16 +164,16 @@ def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
     Raises:
         InputError: the log has no object that the twin can place.
     """
-    columns = _columns(log.environment_names, twin)
+    columns = _tracker_columns(log.environment_names, twin)
     if not columns:
         raise InputError(
             f"{log.origin.place}: observation.environment_state ({', '.join(log.environment_names) or 'no names'}) "
             f"has no object that the twin {twin.name} can place. Name its columns THING.x, THING.y, "
             "THING.heading.cos and THING.heading.sin, and declare object/THING/position/x and so on in the twin."
         )
-    seen = {name: _series(log.environment, column) for name, column in columns.items()}
-    noise = {name: _noise(values) for name, values in seen.items()}
-    frames = min(_still(values, noise[name]) for name, values in seen.items())
+    seen = {name: _column_values(log.environment, column) for name, column in columns.items()}
+    noise = {name: _tracker_noise(values) for name, values in seen.items()}
+    frames = min(_count_still_frames(values, noise[name]) for name, values in seen.items())
     frames = max(1, min(frames, round(_LONGEST_S * log.hz)))
     return ObjectPlacement(
         values={name: float(values[:frames].mean()) for name, values in seen.items()},
@@ -182,7 +182,7 @@ def placement(log: LoggedEpisode, twin: Twin) -> ObjectPlacement:
     )
 
 
-def _columns(names: Sequence[str], twin: Twin) -> dict[str, tuple[int, ...]]:
+def _tracker_columns(names: Sequence[str], twin: Twin) -> dict[str, tuple[int, ...]]:
     """Return the parameters of the twin that a tracker's columns determine, with those columns."""
     rows = {name: i for i, name in enumerate(names)}
     told: dict[str, tuple[int, ...]] = {}
@@ -195,25 +195,25 @@ def _columns(names: Sequence[str], twin: Twin) -> dict[str, tuple[int, ...]]:
     return {name: found for name, found in told.items() if name in twin.params}
 
 
-def _series(environment: NDArray[np.float64], columns: tuple[int, ...]) -> NDArray[np.float64]:
+def _column_values(environment: NDArray[np.float64], columns: tuple[int, ...]) -> NDArray[np.float64]:
     values = environment[:, list(columns)].T
     return values[0] if len(columns) == 1 else np.unwrap(np.arctan2(*values))
 
 
-def _noise(values: NDArray[np.float64]) -> float:
+def _tracker_noise(values: NDArray[np.float64]) -> float:
     if len(values) < 3:
         return _LEAST_NOISE_M
     return max(float(np.median(np.abs(np.diff(values)))) / (0.6745 * np.sqrt(2.0)), _LEAST_NOISE_M)
 
 
-def _still(values: NDArray[np.float64], noise: float) -> int:
+def _count_still_frames(values: NDArray[np.float64], noise: float) -> int:
     """Return the number of frames before an object leaves its initial place by more than noise."""
     began = np.median(values[:5])
     gone = np.flatnonzero(np.abs(values - began) > _MOVED * noise)
     return int(gone[0]) if len(gone) else len(values)
 
 
-def pin_log(
+def scenario_from_log(
     log: LoggedEpisode,
     twin: Twin,
     task: Task,
@@ -241,20 +241,20 @@ def pin_log(
         InputError: the log's rate, joints or places do not fit the twin, or the scene cannot be rebuilt from the log:
             an object that the twin cannot place, clutter, a tilted table.
     """
-    _check(log, twin)
-    refuse_unplaced(log.environment_names, twin, log.origin.place)
-    placed = placement(log, twin)
+    _check_log(log, twin)
+    check_placeable_objects(log.environment_names, twin, log.origin.place)
+    placed = place_objects(log, twin)
     for key, value in placed.values.items():
-        twin.require(key).check(value, where=f"the log {log.origin.place}")
-    known = {} if identified is None else _known(identified, twin)
+        twin.find_param(key).check(value, where=f"the log {log.origin.place}")
+    known = {} if identified is None else _identified_values(identified, twin)
     params = twin.table(1, {**known, **placed.values})
     readings, commands = log.units.to_si(log.state[0]), log.units.to_si(log.action)
     begun = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
-    seen = heights(log, placed)
-    rise = table_rise(seen, twin, task, params, begun, place=log.origin.place)
+    seen = tracked_heights(log, placed)
+    rise = table_height_offset(seen, twin, task, params, begun, place=log.origin.place)
     if rise is not None:
-        placed = placed.with_table(float(params.row(0).get(TABLE, 0.0)) + rise, TRACKER_OFFSET_M)
-        twin.require(TABLE).check(placed.values[TABLE], where=f"the log {log.origin.place}")
+        placed = placed.with_table_height(float(params.row(0).get(TABLE, 0.0)) + rise, TRACKER_OFFSET_M)
+        twin.find_param(TABLE).check(placed.values[TABLE], where=f"the log {log.origin.place}")
         params = twin.table(1, {**known, **placed.values})
         begun = task.reset(params.with_seeds(SeedPath.of(seed, [0])), run_seed=seed, episodes=[0])
     return PinnedWorld(
@@ -265,7 +265,7 @@ def pin_log(
         task_version=task.version,
         success_version=task.success_version,
         params=params,
-        initial=_joined(twin, params, begun, readings),
+        initial=_hold_at_readings(twin, params, begun, readings),
         run_seed=seed,
         episode=0,
         nstep=len(commands),
@@ -273,15 +273,15 @@ def pin_log(
         reason=reason,
         commands=commands,
         readings=readings,
-        draws=_draws(twin, identified, placed, ndraw, seed) if ndraw else None,
-        departs=departing(twin, params),
+        draws=_draw_rows(twin, identified, placed, ndraw, seed) if ndraw else None,
+        departs=find_departures(twin, params),
         origin=log.origin,
         meaning=meaning,
         versions=software_versions(),
     )
 
 
-def _check(log: LoggedEpisode, twin: Twin) -> None:
+def _check_log(log: LoggedEpisode, twin: Twin) -> None:
     if list(log.units.names) != list(twin.robot.joints):
         raise InputError(
             f"{log.origin.place} has the joints {', '.join(log.units.names)}, the twin {twin.name} "
@@ -299,15 +299,17 @@ def _check(log: LoggedEpisode, twin: Twin) -> None:
         )
 
 
-def _known(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
+def _identified_values(identified: ParamDistribution, twin: Twin) -> dict[str, float]:
     """Return the identified values of the determined parameters."""
     for name in identified.names:
         if name not in twin.params:
             raise UnknownNameError("identified parameter", name, twin.params, where=f"the twin {twin.name}")
-    return {name: value for name, value in identified.estimate.items() if name not in identified.undetermined}
+    return {
+        name: value for name, value in identified.estimate.items() if name not in identified.unidentified_parameters
+    }
 
 
-def _draws(
+def _draw_rows(
     twin: Twin, identified: ParamDistribution | None, placed: ObjectPlacement, ndraw: int, seed: int
 ) -> NDArray[np.float64]:
     """Return rows ``(ndraw, nparam)`` of the uncertain parameters."""
@@ -327,7 +329,9 @@ def _draws(
     return values
 
 
-def _joined(twin: Twin, params: ParamTable, begun: InitialState, readings: NDArray[np.float64]) -> InitialState:
+def _hold_at_readings(
+    twin: Twin, params: ParamTable, begun: InitialState, readings: NDArray[np.float64]
+) -> InitialState:
     """Return the initial state of the reset with the arm at its readings, under a command that holds it there.
 
     A servo that holds an arm up has a position offset from its command; the offset is taken from the reset's command.
@@ -336,4 +340,4 @@ def _joined(twin: Twin, params: ParamTable, begun: InitialState, readings: NDArr
     qpos = begun.qpos.copy()
     held = begun.command - encoder_reading(qpos[:, twin.joint_qpos], offset, scale)
     qpos[:, twin.joint_qpos] = encoder_command(readings[None], offset, scale)
-    return replace(begun, qpos=twin.with_motors(qpos), command=readings[None] + held)
+    return replace(begun, qpos=twin.align_motors(qpos), command=readings[None] + held)

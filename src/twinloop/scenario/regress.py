@@ -11,7 +11,7 @@ import numpy as np
 from twinloop.core.errors import InputError
 from twinloop.scenario.trials import TrialOutcomes
 from twinloop.stats import holm
-from twinloop.stats.matched import mcnemar
+from twinloop.stats.matched_trials import mcnemar
 
 Word = Literal["regressed", "improved", "unchanged", "gone", "refused"]
 _LETTERS = frozenset("01x")
@@ -37,7 +37,7 @@ class RegressionVerdict:
     note: str = ""
 
     @property
-    def fails(self) -> bool:
+    def fails_build(self) -> bool:
         """Whether a build must fail: regressed, gone or refused."""
         return self.word in ("regressed", "gone", "refused")
 
@@ -56,7 +56,7 @@ class RegressionVerdict:
         }
 
 
-def expected(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
+def parse_expectation(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
     """Return the policy of a stored scenario, and the outcomes of its trials.
 
     Raises:
@@ -75,18 +75,18 @@ def expected(evidence: Any, name: str) -> tuple[str, TrialOutcomes]:
     return str(stored["reference"]), TrialOutcomes.of_outcomes(outcomes, str(stored["actor"]))
 
 
-def expectation(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
+def format_expectation(reference: str, tried: TrialOutcomes) -> dict[str, Any]:
     """Return outcomes in the stored form, so that later ones can be compared with them."""
     return {"reference": reference, **tried.to_json()}
 
 
-def compare(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
-    """Compare earlier and present outcomes trial by trial, without a verdict; see `judged`.
+def compare_trials(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = "") -> RegressionVerdict:
+    """Compare earlier and present outcomes trial by trial, without a verdict; see `decide_verdicts`.
 
     Raises:
         InputError: no trial is valid in both.
     """
-    counts = now.against(was)
+    counts = now.pair_with(was)
     if counts is None:
         raise InputError(f"Scenario {name}: no world is valid both then and now. Check it with `twin check`.")
     return RegressionVerdict(
@@ -102,13 +102,13 @@ def compare(name: str, was: TrialOutcomes, now: TrialOutcomes, *, note: str = ""
     )
 
 
-def judged(
+def decide_verdicts(
     rows: Sequence[RegressionVerdict], *, alpha: float = 0.05, real: Sequence[bool] = ()
 ) -> list[RegressionVerdict]:
     """Return verdicts with an error rate over all scenarios (Holm).
 
     Args:
-        rows: results of `compare`, or refused scenarios.
+        rows: results of `compare_trials`, or refused scenarios.
         alpha: probability that any scenario is called regressed although none is; the same for improved.
         real: for a new version of a twin, whether each scenario comes from a robot's log: if it no longer fails, the
             twin has lost a known failure. Empty if policies are compared.

@@ -15,10 +15,10 @@ from twinloop.core.records import SimEpisode
 from twinloop.core.seeds import MOST_EPISODES
 from twinloop.randomize import Plan
 from twinloop.rollout import Actor, BatchResult, run_batch
-from twinloop.scenario.rare import ScoredPoints, Try
+from twinloop.scenario.rare_failures import ScoredPoints, Try
 from twinloop.simulate import Backend
 from twinloop.tasks import Task
-from twinloop.tasks.protocol import is_staged
+from twinloop.tasks.protocol import has_progress
 
 _BATCH = 128  # worlds at once: larger batches are not faster on C threads (benchmarks/speed/generate.py)
 _EDGE = 1e-12  # probabilities are kept this far from 0 and 1, where a normal has no quantile
@@ -65,7 +65,7 @@ class PlanSearch:
     """
 
     def __init__(self, plan: Plan, task: Task, actor: Actor, backend: Backend) -> None:
-        hinders = {"constraints": plan.constraints, "adaptive ranges": plan.adaptive, "proposals": plan.weighted}
+        hinders = {"constraints": plan.constraints, "adaptive ranges": plan.adaptive, "proposals": plan.has_weights}
         for what, there in hinders.items():
             if there:
                 raise InputError(f"Failures cannot be searched under {what}: leave them out of `randomization`.")
@@ -84,7 +84,9 @@ class PlanSearch:
         self._points.append(z)
         self._count += len(z)
         cuts = [(z[a : a + _BATCH], first + a) for a in range(0, len(z), _BATCH)]
-        return ScoredPoints.joined([self._judged(part, self._run(part, number)) for part, number in cuts])
+        return ScoredPoints.concatenate_points(
+            [self._score_batch(part, self._run(part, number)) for part, number in cuts]
+        )
 
     def episode(self, z: NDArray[np.float64]) -> SimEpisode:
         """Run the world of a point ``(d,)`` again and return its record with states and commands.
@@ -100,16 +102,16 @@ class PlanSearch:
 
     def values(self, z: NDArray[np.float64]) -> dict[str, float]:
         """Return the drawn parameters of one point ``(d,)``, by name."""
-        table = self._placed(z[None], 0).draw([0], nstep=self._task.nstep)
+        table = self._plan_at_points(z[None], 0).draw([0], nstep=self._task.nstep)
         names = [name for draw in self._plan.draws for name in draw.names if draw.scope != "step"]
         return {name: float(table[name][0]) for name in names}
 
-    def _placed(self, z: NDArray[np.float64], first: int) -> Plan:
+    def _plan_at_points(self, z: NDArray[np.float64], first: int) -> Plan:
         points = np.clip(ndtr(z), _EDGE, 1.0 - _EDGE)
         return replace(self._plan, design=FixedPointDesign(points=points, first=first))
 
     def _run(self, z: NDArray[np.float64], first: int) -> BatchResult:
-        numbers, task, plan = list(range(first, first + len(z))), self._task, self._placed(z, first)
+        numbers, task, plan = list(range(first, first + len(z))), self._task, self._plan_at_points(z, first)
         return run_batch(
             plan.twin,
             task,
@@ -120,10 +122,10 @@ class PlanSearch:
             actor=self._actor,
         )
 
-    def _judged(self, z: NDArray[np.float64], batch: BatchResult) -> ScoredPoints:
+    def _score_batch(self, z: NDArray[np.float64], batch: BatchResult) -> ScoredPoints:
         lost, won = ~batch.trajectories.valid, batch.success
         far = np.where(batch.held.any(axis=1), 0.9, 0.5)  # for a task without progress
-        if is_staged(self._task):
+        if has_progress(self._task):
             far = self._task.progress(batch.trajectories.states)[:, -1]
         undone = ~batch.held
         lasted = np.where(undone.any(axis=1), undone[:, ::-1].argmax(axis=1), batch.held.shape[1])
@@ -136,7 +138,7 @@ _TRIES = 8  # changes of each failure that are tried at once; our choice
 _SHRINK = 0.7  # factor on an axis that cannot be reset to the centre; our choice
 
 
-def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) -> tuple[Array, ScoredPoints]:
+def simplify_failures(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) -> tuple[Array, ScoredPoints]:
     """Make failures ``z`` ``(k, d)`` as probable as possible: few axes off the centre, and those by small amounts.
 
     Every round resets part of the axes of each failure, larger parts after a success and smaller ones after none (delta
@@ -149,7 +151,7 @@ def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) ->
     best, part, seen = z.copy(), np.full(len(z), 0.5), list[ScoredPoints]()
     for number in range(rounds):
         shrink = number >= rounds - max(1, rounds // 4)
-        candidates = np.stack([_changed(best[i], part[i], shrink, rng) for i in range(len(best))])
+        candidates = np.stack([_propose_changes(best[i], part[i], shrink, rng) for i in range(len(best))])
         tried = try_(candidates.reshape(-1, z.shape[1]))
         seen.append(tried)
         failed = (tried.failed & ~tried.lost).reshape(len(best), _TRIES)
@@ -158,10 +160,10 @@ def simplified(try_: Try, z: Array, *, rounds: int, rng: np.random.Generator) ->
         better = np.isfinite(size.min(axis=1))
         best[better] = candidates[np.flatnonzero(better), chosen[better]]
         part = np.where(better, np.minimum(part * 1.2, 0.9), part * 0.6)
-    return best, ScoredPoints.joined(seen)
+    return best, ScoredPoints.concatenate_points(seen)
 
 
-def _changed(z: Array, part: float, shrink: bool, rng: np.random.Generator) -> Array:
+def _propose_changes(z: Array, part: float, shrink: bool, rng: np.random.Generator) -> Array:
     """Return changes of one failure ``(_TRIES, d)``: about a ``part`` of its nonzero axes is reset or shrunk."""
     off = z != 0.0
     back = off & (rng.random((_TRIES, len(z))) < part)

@@ -69,7 +69,7 @@ class TrialOutcomes:
         self.success_rate(level)
         return clopper_pearson(self.failures, self.trials, level=level)
 
-    def against(self, base: TrialOutcomes) -> PairedCounts | None:
+    def pair_with(self, base: TrialOutcomes) -> PairedCounts | None:
         """Return pairs of these trials (a) with the same worlds in ``base`` (b); None if no pair is valid in both."""
         n = min(len(self), len(base))
         both = self.valid[:n] & base.valid[:n]
@@ -117,8 +117,8 @@ def try_actor(
     values: Mapping[str, Any] | None = None,
     backend: Backend | None = None,
 ) -> TrialOutcomes:
-    """Run an actor in a stored world and variations of it; see `PinnedWorld.beginning` for the arguments."""
-    begun = pinned.beginning(n, twin=twin, task=task, chance=chance, values=values)
+    """Run an actor in a stored world and variations of it; see `PinnedWorld.make_worlds` for the arguments."""
+    begun = pinned.make_worlds(n, twin=twin, task=task, chance=chance, values=values)
     backend = backend or open_backend()
     parts = [
         run_batch(
@@ -132,7 +132,7 @@ def try_actor(
             actor=actor,
             initial=part.initial,
         )
-        for part in _parts(begun)
+        for part in _split_batches(begun)
     ]
     return TrialOutcomes(
         actor=actor.name,
@@ -144,16 +144,16 @@ def try_actor(
 def try_commands(
     pinned: PinnedWorld, twin: Twin, task: Task, n: int, *, backend: Backend | None = None
 ) -> TrialOutcomes:
-    """Issue the logged commands again, without feedback; see `PinnedWorld.beginning` for the arguments.
+    """Issue the logged commands again, without feedback; see `PinnedWorld.make_worlds` for the arguments.
 
     Raises:
         InputError: the scenario has no commands.
     """
     if pinned.commands is None:
         raise InputError(f"Scenario {pinned.name} has no commands. Run it with an actor instead.")
-    begun = pinned.beginning(n, twin=twin, task=task)
+    begun = pinned.make_worlds(n, twin=twin, task=task)
     backend, success, valid = backend or open_backend(), [], []
-    for part in _parts(begun):
+    for part in _split_batches(begun):
         commands = np.tile(pinned.commands, (len(part.numbers), 1, 1))
         ran = rollout(backend, twin, part.params, part.initial, commands, commands.shape[1])
         kept = ran.valid & ~np.array([bool(reason) for reason in part.initial.refused or [""] * len(ran.valid)])
@@ -162,7 +162,7 @@ def try_commands(
     return TrialOutcomes(actor=LOGGED, success=np.concatenate(success), valid=np.concatenate(valid))
 
 
-def _parts(begun: EpisodeStart) -> list[EpisodeStart]:
+def _split_batches(begun: EpisodeStart) -> list[EpisodeStart]:
     """Divide the initial worlds into batches."""
     starts = range(0, len(begun.numbers), _BATCH)
     cuts = [np.arange(start, min(start + _BATCH, len(begun.numbers))) for start in starts]

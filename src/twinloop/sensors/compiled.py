@@ -1,7 +1,7 @@
 """Compile loops over pixels with numba if it is installed; the only module that uses numba.
 
 A kernel is a plain function of numbers and arrays that computes the rows ``first`` to ``last`` of an image. It releases
-the interpreter lock, so that `over_rows` uses every core with threads; numba's parallel loops would abort a process
+the interpreter lock, so that `run_over_rows` uses every core with threads; numba's parallel loops would abort a process
 that forks, or that calls them from two threads.
 """
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 
 _LEAST_ROWS = 16  # per thread; starting a thread costs about as much as computing these
 
@@ -43,7 +43,7 @@ class CompiledFunction:
 
     def __call__(self, *arguments: Any) -> Any:
         """Return the function's value, computed in machine code."""
-        return self.machine()(*arguments)
+        return self.get_machine_code()(*arguments)
 
     @cached_property
     def stamp(self) -> str:
@@ -61,14 +61,14 @@ class CompiledFunction:
         whole = b"\x00".join(part if isinstance(part, bytes) else part.encode() for part in parts)
         return hashlib.blake2b(whole, digest_size=8).hexdigest()
 
-    def machine(self) -> Callable[..., Any]:
+    def get_machine_code(self) -> Callable[..., Any]:
         """Return the function compiled by numba."""
         if self._machine is None:
             self._machine = _compile(self.plain, self.stamp)
         return self._machine
 
 
-def compiled(function: FunctionType) -> CompiledFunction:
+def compile_lazily(function: FunctionType) -> CompiledFunction:
     """Mark a function of numbers and arrays for compilation; numba is imported at its first call."""
     return CompiledFunction(function)
 
@@ -79,7 +79,7 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
     names = dict(plain.__globals__)
     for name in plain.__code__.co_names:
         if isinstance(names.get(name), CompiledFunction):
-            names[name] = names[name].machine()
+            names[name] = names[name].get_machine_code()
     function = FunctionType(plain.__code__, names, plain.__name__, plain.__defaults__, plain.__closure__)
     # Numba finds cached code by this name and by the time of this file alone; the stamp also covers other files.
     function.__qualname__ = f"{plain.__qualname__}_{stamp}"
@@ -89,14 +89,14 @@ def _compile(plain: FunctionType, stamp: str) -> Callable[..., Any]:
         return njit(nogil=True, error_model="numpy")(function)
 
 
-def over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
+def run_over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
     """Call ``kernel(first, last, *arguments)`` for bands that cover all ``rows``, on this process's cores.
 
     ``OMP_NUM_THREADS`` limits the number of threads, as for libraries with threads.
     """
-    machine = kernel.machine()
+    machine = kernel.get_machine_code()
     limit = os.environ.get("OMP_NUM_THREADS", "")
-    bands = min(int(limit) if limit.isdecimal() else cores(), cores(), max(1, rows // _LEAST_ROWS))
+    bands = min(int(limit) if limit.isdecimal() else count_cores(), count_cores(), max(1, rows // _LEAST_ROWS))
     if bands <= 1:
         machine(0, rows, *arguments)
         return
@@ -110,4 +110,4 @@ def over_rows(kernel: CompiledFunction, rows: int, *arguments: Any) -> None:
 
 @cache
 def _threads(process: int) -> ThreadPoolExecutor:  # noqa: ARG001  (a forked process has none of its parent's threads)
-    return ThreadPoolExecutor(max_workers=cores(), thread_name_prefix="twinloop-rows")
+    return ThreadPoolExecutor(max_workers=count_cores(), thread_name_prefix="twinloop-rows")

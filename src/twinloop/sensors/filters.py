@@ -45,11 +45,11 @@ def low_pass(
     result = np.empty_like(signal)
     for world in np.ndindex(at.shape[:-1]):
         fresh = early[world][:, None] * signal[world][:-1] + share[world][:, None] * arrived[world][1:]
-        result[world] = _followed(arrived[world][:1], fresh, decay[world])
+        result[world] = _run_recursion(arrived[world][:1], fresh, decay[world])
     return result
 
 
-def _followed(
+def _run_recursion(
     first: NDArray[np.float64], fresh: NDArray[np.float64], decay: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the steps y₁ = decay · y₀ + u along ``fresh`` ``(n, k)``, from ``first`` ``(1, k)``."""
@@ -94,7 +94,7 @@ def decaying_sum(values: NDArray[np.float64], decay: NDArray[np.float64]) -> NDA
     return result
 
 
-def play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
+def apply_play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
     """Return a signal after a play of ``width`` from flank to flank (Prandtl's play operator), for hysteresis.
 
     It begins in the middle of the play and follows only when a flank is reached: a signal that reverses shows ``width``
@@ -116,7 +116,7 @@ def play(values: ArrayLike, width: ArrayLike) -> NDArray[np.float64]:
     return result
 
 
-def digitized(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[np.float64]:
+def digitize(values: ArrayLike, limit: ArrayLike, step: ArrayLike) -> NDArray[np.float64]:
     """Return a signal clipped at ± ``limit`` and then rounded to multiples of ``step``; 0 omits either.
 
     All three broadcast with each other.
@@ -149,7 +149,7 @@ def random_walk(normals: ArrayLike, period: ArrayLike, coefficient: ArrayLike) -
     return np.cumsum(steps * np.broadcast_to(scale, steps.shape[:-2])[..., None, None], axis=-2)
 
 
-def flicker(normals: ArrayLike, period: ArrayLike, instability: ArrayLike) -> NDArray[np.float64]:
+def flicker_noise(normals: ArrayLike, period: ArrayLike, instability: ArrayLike) -> NDArray[np.float64]:
     """Return flicker noise of bias instability B (IEEE 952): power density B²/2πf, Allan deviation 0.664 B, flat.
 
     It is a sum of independent first-order Gauss–Markov processes with correlation times in ratios r and equal variances

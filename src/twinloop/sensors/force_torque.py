@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.sensors.filters import digitized, play, random_walk
+from twinloop.sensors.filters import apply_play, digitize, random_walk
 
 COMPONENTS = ("force_x", "force_y", "force_z", "torque_x", "torque_y", "torque_z")
 CHANCE = 2 * len(COMPONENTS)  # standard normal numbers per sample
@@ -62,7 +62,7 @@ class ForceTorque:
     torque_step: ArrayLike = 0.0
 
     @property
-    def by_chance(self) -> bool:
+    def is_random(self) -> bool:
         """Return whether any reading is random."""
         names = [f"{kind}_noise_{axis}" for kind in ("force", "torque") for axis in "xyz"]
         names += ["force_walk", "torque_walk", "crosstalk"]
@@ -76,7 +76,7 @@ class ForceTorque:
         )
         return np.stack(np.broadcast_arrays(*(getattr(self, name) for name in names)), axis=-1).astype(np.float64)
 
-    def coupling(self, uniform: ArrayLike | None) -> NDArray[np.float64]:
+    def coupling_matrix(self, uniform: ArrayLike | None) -> NDArray[np.float64]:
         """Return the matrix C, ``(…, 6, 6)``.
 
         Every component reads a share between ∓ ``crosstalk`` of every other, both relative to their ranges. ``uniform``
@@ -117,11 +117,13 @@ def force_torque_readings(
     """
     span = sensor.wrench("range")
     width = np.asarray(sensor.hysteresis, dtype=np.float64)[..., None] * np.where(span > 0.0, span, 1.0)
-    value = play(load, width)
-    value = np.einsum("...ij,...nj->...ni", sensor.coupling(specimen), value) + sensor.wrench("bias")[..., None, :]
+    value = apply_play(load, width)
+    value = (
+        np.einsum("...ij,...nj->...ni", sensor.coupling_matrix(specimen), value) + sensor.wrench("bias")[..., None, :]
+    )
     if chance is not None:
         numbers = np.asarray(chance, dtype=np.float64)
         value = value + sensor.wrench("noise")[..., None, :] * numbers[..., :6]
         walk = random_walk(numbers[..., 6:], period, 1.0)
         value = value + sensor.wrench("walk")[..., None, :] * walk
-    return digitized(value, span[..., None, :], sensor.wrench("step")[..., None, :])
+    return digitize(value, span[..., None, :], sensor.wrench("step")[..., None, :])

@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.sensors.filters import FLICKER_TIMES, digitized, flicker, low_pass_noise, random_walk
+from twinloop.sensors.filters import FLICKER_TIMES, digitize, flicker_noise, low_pass_noise, random_walk
 
 AXES = ("x", "y", "z")
 PAIRS = ("xy", "xz", "yx", "yz", "zx", "zy")  # axis that reads, axis that should have no effect on it
@@ -81,7 +81,7 @@ class Imu:
     accel_step: ArrayLike = 0.0
 
     @property
-    def by_chance(self) -> bool:
+    def is_random(self) -> bool:
         """Return whether any reading is random."""
         kinds = ("noise", "walk", "instability")
         return any(np.any(np.asarray(getattr(self, f"{triad}_{kind}")) > 0) for triad in Triads for kind in kinds)
@@ -90,7 +90,7 @@ class Imu:
         """Return the x, y and z of a quantity, ``(…, 3)``."""
         return np.stack(np.broadcast_arrays(*(getattr(self, f"{stem}_{axis}") for axis in AXES)), axis=-1)
 
-    def mixing(self, triad: Triad) -> NDArray[np.float64]:
+    def mixing_matrix(self, triad: Triad) -> NDArray[np.float64]:
         """Return I + S + M of a triad, ``(…, 3, 3)``: the response of each axis to each true component."""
         errors = self.vector(f"{triad}_scale_error")
         matrix = np.zeros((*errors.shape, 3))
@@ -124,25 +124,27 @@ def imu_readings(
     wandering = None if chance is None else np.asarray(chance, dtype=np.float64)
     result = []
     for i, triad in enumerate(Triads):
-        value = np.einsum("...ij,...nj->...ni", imu.mixing(triad), truth[triad])
+        value = np.einsum("...ij,...nj->...ni", imu.mixing_matrix(triad), truth[triad])
         value = value + imu.vector(f"{triad}_bias")[..., None, :]
         if triad == "gyro":
             value = value + imu.vector("gyro_g_sensitivity")[..., None, :] * truth["accel"]
         if wandering is not None:
             numbers = wandering.reshape(*wandering.shape[:-1], 2, 3, -1)[..., i, :, :]
-            value = value + _wandering(imu, triad, numbers, period)
+            value = value + _random_errors(imu, triad, numbers, period)
         limit, step = (_column(getattr(imu, f"{triad}_{name}")) for name in ("range", "step"))
-        result.append(digitized(value, limit, step))
+        result.append(digitize(value, limit, step))
     return result[0], result[1]
 
 
-def _wandering(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period: ArrayLike) -> NDArray[np.float64]:
+def _random_errors(imu: Imu, triad: Triad, numbers: NDArray[np.float64], period: ArrayLike) -> NDArray[np.float64]:
     """Return white noise, random walk and flicker of one triad from numbers ``(nworld, n, 3, 2 + …)``."""
     density, walk, level = (getattr(imu, f"{triad}_{name}") for name in ("noise", "walk", "instability"))
     white = low_pass_noise(numbers[..., 0], period, imu.bandwidth)
     spread = np.asarray(density, dtype=np.float64) / np.sqrt(np.asarray(period, dtype=np.float64))
     return (
-        _column(spread) * white + random_walk(numbers[..., 1], period, walk) + flicker(numbers[..., 2:], period, level)
+        _column(spread) * white
+        + random_walk(numbers[..., 1], period, walk)
+        + flicker_noise(numbers[..., 2:], period, level)
     )
 
 

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 _ROUND_OFF = 1e-9  # of a sampling period
 
 
-def newest_sample(
+def find_newest_sample(
     time: ArrayLike, *, rate: ArrayLike, phase: ArrayLike, delay: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return the newest sample that has been taken and delivered at ``time``, ``(nworld, nstep)`` in s.
@@ -41,8 +41,8 @@ def newest_sample(
 class SampleClock:
     """Samples of one sensor in one episode.
 
-    ``number`` ``(n,)`` are their numbers (`newest_sample`), ``taken`` and ``delivered`` ``(n,)`` their times, in s,
-    ``period`` the time between them, ``frame`` ``(T,)`` the index of the newest one at each frame. Samples before
+    ``number`` ``(n,)`` are their numbers (`find_newest_sample`), ``taken`` and ``delivered`` ``(n,)`` their times, in
+    s, ``period`` the time between them, ``frame`` ``(T,)`` the index of the newest one at each frame. Samples before
     ``first`` are not of the clock: they are the reading at time 0.
     """
 
@@ -54,17 +54,19 @@ class SampleClock:
     period: float
 
 
-def sample_clock(time: ArrayLike, *, end: float, rate: float, phase: float, delay: float, period: float) -> SampleClock:
+def make_sample_clock(
+    time: ArrayLike, *, end: float, rate: float, phase: float, delay: float, period: float
+) -> SampleClock:
     """Return all samples that a sensor takes from time 0 to ``end``, and the newest one at each frame.
 
     Args:
         time: times of the frames, ``(T,)`` in s.
         end: end of the episode, in s.
-        rate, phase, delay: see `newest_sample`.
+        rate, phase, delay: see `find_newest_sample`.
         period: time between frames in s, also between the samples of a sensor without a clock.
     """
     asked = np.asarray(time, dtype=np.float64)
-    _, newest = newest_sample(asked[None], rate=rate, phase=phase, delay=delay)
+    _, newest = find_newest_sample(asked[None], rate=rate, phase=phase, delay=delay)
     if rate <= 0.0:
         index = np.arange(len(asked))
         taken = np.maximum(asked - delay, 0.0)
@@ -76,7 +78,7 @@ def sample_clock(time: ArrayLike, *, end: float, rate: float, phase: float, dela
     return SampleClock(number=number, taken=taken, delivered=own + delay, frame=newest[0], first=1, period=1.0 / rate)
 
 
-def hermite(
+def interpolate_hermite(
     time: NDArray[np.float64], value: NDArray[np.float64], slope: NDArray[np.float64], at: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return values between recorded ones by the cubic with the records' values and slopes at both ends.

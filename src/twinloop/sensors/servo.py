@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.sensors.filters import digitized
+from twinloop.sensors.filters import digitize
 
 STS3215_RESOLUTION = 2 * math.pi / 4096  # rad; 12 bits a turn (Feetech STS3215 data sheet, DFRobot SER0069)
 
@@ -99,7 +99,7 @@ class ServoFeedback:
     room_temperature: ArrayLike = 20.0
 
     @property
-    def by_chance(self) -> bool:
+    def is_random(self) -> bool:
         """Return whether any reading is random."""
         return bool(np.any(np.asarray(self.velocity_noise) > 0) or np.any(np.asarray(self.current_noise) > 0))
 
@@ -154,11 +154,11 @@ def servo_readings(
     current = current * (1.0 + _column(servo.current_scale_error)) + _column(servo.current_bias)
     current = current + _column(servo.current_noise) * numbers[..., 1]
     reported = (
-        digitized(velocity, 0.0, _column(servo.velocity_step)),
-        digitized(current, _column(servo.current_range), _column(servo.current_step)),
-        digitized(load, 0.0, _column(servo.load_step)),
-        digitized(voltage, 0.0, _column(servo.voltage_step)),
-        digitized(rise + _column(servo.room_temperature), 0.0, _column(servo.temperature_step)),
+        digitize(velocity, 0.0, _column(servo.velocity_step)),
+        digitize(current, _column(servo.current_range), _column(servo.current_step)),
+        digitize(load, 0.0, _column(servo.load_step)),
+        digitize(voltage, 0.0, _column(servo.voltage_step)),
+        digitize(rise + _column(servo.room_temperature), 0.0, _column(servo.temperature_step)),
     )
     return np.stack(reported, axis=-1)
 

@@ -39,7 +39,7 @@ class ArrayLibrary:
     def constant(self, values: ArrayLike) -> Array:
         """Return a small host array on the device, read-only and cached, because copying one makes a device wait."""
         host = np.asarray(values)
-        return host if self.on_host else _kept(self, host.dtype.str, host.shape, host.tobytes())
+        return host if self.on_host else _cache_array(self, host.dtype.str, host.shape, host.tobytes())
 
     def zeros(self, shape: tuple[int, ...]) -> Array:
         """Return zeros in float64."""
@@ -47,7 +47,7 @@ class ArrayLibrary:
 
 
 @functools.lru_cache(maxsize=1024)
-def _kept(arrays: ArrayLibrary, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
+def _cache_array(arrays: ArrayLibrary, dtype: str, shape: tuple[int, ...], data: bytes) -> Array:
     return arrays.asarray(np.frombuffer(data, dtype=dtype).reshape(shape))
 
 

@@ -41,29 +41,29 @@ class ChannelKind(Protocol):
     channels: tuple[MeasuredChannel, ...]
     records: tuple[str, ...]
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the data of an episode that this kind needs, ``(T, r)`` at its frames; NaN without a measurement."""
         ...
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the measured columns ``(…, k)`` from the data of `measured`."""
         ...
 
-    def instead(self, kept: Array, other: Array) -> Array:
+    def substitute_data(self, kept: Array, other: Array) -> Array:
         """Return the predicted columns ``(…, nframe, k)`` with ``other`` in place of the measured data."""
         ...
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
         """Return the predictions ``(nworld, nframe, k)``; ``kept`` is the measured data ``(nworld, nframe, r)``."""
         ...
 
 
-def first_held(kept: Array) -> Array:
+def hold_first_frame(kept: Array) -> Array:
     """Return the first frame of ``(…, nframe, k)``, repeated over all frames; NaN for a missing measurement."""
     return np.where(np.isnan(kept), np.nan, kept[..., :1, :])
 
 
-def at_frames(episode: Episode, name: str) -> Array:
+def interpolate_at_frames(episode: Episode, name: str) -> Array:
     """Return a signal at the times of an episode's frames, linearly interpolated; NaN outside the signal's times.
 
     Raises:
@@ -89,20 +89,20 @@ class BodyPose:
         names = [("x", "m"), ("y", "m"), ("z", "m"), ("rx", "rad"), ("ry", "rad"), ("rz", "rad")]
         self.channels = tuple(MeasuredChannel(name=f"pose/{body}/{name}", unit=unit) for name, unit in names)
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
-        return at_frames(episode, self._signal)
+        return interpolate_at_frames(episode, self._signal)
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the measured position and a zero rotation vector, ``(…, 6)``."""
         turned = np.where(np.isnan(kept[..., 3:6]), np.nan, 0.0)
         return np.concatenate([kept[..., :3], turned], axis=-1)
 
-    def instead(self, kept: Array, other: Array) -> Array:
+    def substitute_data(self, kept: Array, other: Array) -> Array:
         """Return the position of ``other``, and the rotation vector from ``kept`` to it, ``(…, 6)``."""
         return _pose_columns(other, kept)
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated position, and the rotation vector from the measured pose to it, ``(…, 6)``."""
         return _pose_columns(run.qpos[..., self._qpos : self._qpos + 7], kept)
 
@@ -123,21 +123,21 @@ class BodyPoseError:
             for name, unit in (("distance", "m"), ("angle", "rad"))
         )
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured pose ``(T, 7)``: position in m, quaternion wxyz."""
-        return self._pose.measured(episode)
+        return self._pose.extract_data(episode)
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return zeros ``(…, 2)``; NaN without a measurement."""
         return np.where(np.isnan(kept[..., :1]), np.nan, np.zeros(2))
 
-    def instead(self, kept: Array, other: Array) -> Array:
+    def substitute_data(self, kept: Array, other: Array) -> Array:
         """Return the distance and angle from ``kept`` to ``other``, ``(…, 2)``."""
-        return _sizes(self._pose.instead(kept, other), kept)
+        return _compute_pose_errors(self._pose.substitute_data(kept, other), kept)
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:
         """Return the distance and angle from the measured to the simulated pose, ``(…, 2)``."""
-        return _sizes(self._pose.predicted(run, table, kept), kept)
+        return _compute_pose_errors(self._pose.predict_columns(run, table, kept), kept)
 
 
 class BodyTwist:
@@ -150,19 +150,19 @@ class BodyTwist:
         names = [(f"v{axis}", "m/s") for axis in "xyz"] + [(f"w{axis}", "rad/s") for axis in "xyz"]
         self.channels = tuple(MeasuredChannel(name=f"twist/{body}/{name}", unit=unit) for name, unit in names)
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured velocities ``(T, 6)``: linear, then angular."""
-        return at_frames(episode, self._signal)
+        return interpolate_at_frames(episode, self._signal)
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the data unchanged."""
         return kept
 
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return ``other`` unchanged."""
         return other
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated velocities ``(…, 6)``."""
         return run.qvel[..., self._qvel : self._qvel + 6]
 
@@ -190,7 +190,7 @@ def free_joint(model: mujoco.MjModel, body: str) -> tuple[int, int]:
     return int(model.jnt_qposadr[joint]), int(model.jnt_dofadr[joint])
 
 
-def _sizes(columns: Array, kept: Array) -> Array:
+def _compute_pose_errors(columns: Array, kept: Array) -> Array:
     """Return distance from the kept position, and angle, ``(…, 2)``, of positions and rotation vectors ``(…, 6)``."""
     away = columns - np.concatenate([kept[..., :3], np.zeros_like(kept[..., :3])], axis=-1)
     return np.stack([np.linalg.norm(away[..., :3], axis=-1), np.linalg.norm(away[..., 3:], axis=-1)], axis=-1)
@@ -222,7 +222,7 @@ _SENSORS = {
 }
 
 
-def measures(
+def make_channel_kinds(
     twin: Twin, kinds: Sequence[str], units: UnitMap | None, columns: Sequence[int]
 ) -> tuple[ChannelKind, ...]:
     """Return the compared channels, in order.
@@ -238,10 +238,10 @@ def measures(
         UnknownNameError: an unknown kind.
         InputError: the twin lacks the joints, the free body or the sensor.
     """
-    return tuple(_measure(twin, kind, units, columns) for kind in kinds)
+    return tuple(_make_channel_kind(twin, kind, units, columns) for kind in kinds)
 
 
-def _measure(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int]) -> ChannelKind:
+def _make_channel_kind(twin: Twin, kind: str, units: UnitMap | None, columns: Sequence[int]) -> ChannelKind:
     family, _, name = kind.partition("/")
     if kind in ("position", "velocity"):
         if units is None:
@@ -265,19 +265,19 @@ class JointPosition:
         self._twin, self._units, self._columns = twin, units, list(columns)
         self.channels = tuple(MeasuredChannel(name=f"position/{unit.joint}", unit=unit.unit) for unit in units.joints)
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured joint positions ``(T, n)``, in the log's units."""
         return episode.state[:, self._columns]
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the data unchanged."""
         return kept
 
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return ``other`` unchanged."""
         return other
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the encoder readings of the simulated positions, in the log's units."""
         offset = self._twin.column(table, "sensor", "offset")[:, None]
         scale = self._twin.column(table, "sensor", "scale")[:, None]
@@ -293,54 +293,54 @@ class JointVelocity:
         self._twin, self._columns = twin, list(columns)
         self.channels = tuple(MeasuredChannel(name=f"velocity/{unit.joint}", unit="rad/s") for unit in units.joints)
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured signal ``joint_velocity``, ``(T, n)``."""
-        return at_frames(episode, "joint_velocity")[:, self._columns]
+        return interpolate_at_frames(episode, "joint_velocity")[:, self._columns]
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the data unchanged."""
         return kept
 
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return ``other`` unchanged."""
         return other
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated velocities divided by the encoders' scale."""
         scale = self._twin.column(table, "sensor", "scale")[:, None]
         return run.qvel[..., self._twin.encoder_qvel] / scale
 
 
-def _site(twin: Twin, name: str) -> int:
+def _find_site(twin: Twin, name: str) -> int:
     sites = [twin.model.site(i).name for i in range(twin.model.nsite)]
     if name not in sites:
         raise UnknownNameError("site", name, sites, where=f"twin {twin.name}")
     return sites.index(name)
 
 
-class _AtSite:
+class _SiteChannel:
     """A signal of three axes at a site of the model; one physics step behind, and not compared at the first frame."""
 
     def __init__(self, signal: str, unit: str) -> None:
         self._signal = signal
         self.channels = tuple(MeasuredChannel(name=f"{signal}/{axis}", unit=unit) for axis in "xyz")
 
-    def measured(self, episode: Episode) -> Array:
+    def extract_data(self, episode: Episode) -> Array:
         """Return the measured signal ``(T, 3)``."""
-        return at_frames(episode, self._signal)
+        return interpolate_at_frames(episode, self._signal)
 
-    def compare(self, kept: Array) -> Array:
+    def compute_measured(self, kept: Array) -> Array:
         """Return the data with NaN at the first frame, where a derived field has no value."""
         silent = kept.copy()
         silent[..., 0, :] = np.nan
         return silent
 
-    def instead(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def substitute_data(self, kept: Array, other: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return ``other`` unchanged."""
         return other
 
 
-class SitePosition(_AtSite):
+class SitePosition(_SiteChannel):
     """Position of a site of the model, such as the tool, as measured by a tracker, in m in the world frame.
 
     It shows errors that encoders cannot: the zero of a joint, or play in its gear. One physics step behind, and not
@@ -351,14 +351,14 @@ class SitePosition(_AtSite):
 
     def __init__(self, twin: Twin, site: str) -> None:
         super().__init__(f"place/{site}", "m")
-        self._row = _site(twin, site)
+        self._row = _find_site(twin, site)
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated site position ``(…, 3)``."""
         return run.records["site_xpos"][..., self._row, :]
 
 
-class SiteSensor(_AtSite):
+class SiteSensor(_SiteChannel):
     """An accelerometer or gyroscope at a site; one physics step behind, and not compared at the first frame."""
 
     records: tuple[str, ...] = ("sensordata",)
@@ -366,7 +366,7 @@ class SiteSensor(_AtSite):
     def __init__(self, twin: Twin, family: str, site: str) -> None:
         kind, unit = _SENSORS[family]
         model = twin.model
-        _site(twin, site)
+        _find_site(twin, site)
         found = np.flatnonzero((model.sensor_type == int(kind)) & (model.sensor_objid == model.site(site).id))
         if not len(found):
             element = "accelerometer" if family == "acceleration" else "gyro"
@@ -374,6 +374,6 @@ class SiteSensor(_AtSite):
         super().__init__(f"{family}/{site}", unit)
         self._first = int(model.sensor_adr[found[0]])
 
-    def predicted(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
+    def predict_columns(self, run: ReplayedMotion, table: ParamTable, kept: Array) -> Array:  # noqa: ARG002  # the protocol's
         """Return the simulated sensor values ``(…, 3)``."""
         return run.records["sensordata"][..., self._first : self._first + 3]

@@ -121,14 +121,14 @@ class CommandPath:
         self.clock = ControlClock(twin, params, as_array=as_array)
         self.step = np.zeros(params.nworld, dtype=np.int64)
         self._load(params.at(self.step))
-        self._reach = self._longest()
-        self._held = self._target(as_array(np.asarray(initial, dtype=np.float64)))
+        self._reach = self._count_max_pending()
+        self._held = self._compute_target(as_array(np.asarray(initial, dtype=np.float64)))
         self._xp = array_namespace(self._held)
         self._issued: list[tuple[Array, Array]] = []  # (arrival, target) per command still on its way, oldest first
         before = np.empty((params.nworld, 0, twin.model.nu)) if earlier is None else np.asarray(earlier)
         for step in range(-before.shape[1], 0):
             arrival = self._delay + float(step * twin.substeps)
-            self._issued.append((arrival, self._target(as_array(np.ascontiguousarray(before[:, step])))))
+            self._issued.append((arrival, self._compute_target(as_array(np.ascontiguousarray(before[:, step])))))
 
     def _load(self, params: ParamTable) -> None:
         zeros = np.zeros(params.nworld)
@@ -144,7 +144,7 @@ class CommandPath:
             raise InputError("A command delay is negative; commands cannot arrive before they are issued.")
         self._delay = self._as_array(delay / self._twin.dt)
 
-    def _longest(self) -> int:
+    def _count_max_pending(self) -> int:
         """Return the largest number of commands that can be on their way at once."""
         params = self._params
         motors = () if self._twin.spec.robot is None else self._twin.robot.actuator_names
@@ -155,10 +155,10 @@ class CommandPath:
         longest = max((float(values.max(initial=0.0)) for values in columns.values()), default=0.0) + jitter
         return math.ceil(longest * self._twin.control_hz / self.clock.shortest - _ROUND_OFF) + 1
 
-    def _target(self, command: Array) -> Array:
+    def _compute_target(self, command: Array) -> Array:
         return command if self._identity else self._offset + self._scale * command
 
-    def controls(self, command: Array) -> Array:
+    def compute_controls(self, command: Array) -> Array:
         """Return the controls ``(nworld, substeps, nu)`` that the motors receive in the coming control step."""
         xp = self._xp
         if self._params.steps:
@@ -180,7 +180,7 @@ class CommandPath:
             chance = self._seeds.uniforms("simulate/command", size=2, step=self.step)
             late = np.where(chance[:, 1] < self._drop, np.inf, self._jitter * chance[:, 0] / self._twin.dt)
             arrival = arrival + self._as_array(late)[:, None]
-        self._issued.append((arrival, self._target(command)))
+        self._issued.append((arrival, self._compute_target(command)))
         while len(self._issued) > self._reach:
             arrival, target = self._issued.pop(0)
             self._held = self._xp.where(self._xp.isinf(arrival), self._held, target)
@@ -193,11 +193,11 @@ class CommandPath:
         self.step = self.step.copy()
         self.step[index] = 0
         self._load(self._params.at(self.step))
-        self._reach = max(self._reach, self._longest())
+        self._reach = max(self._reach, self._count_max_pending())
         fresh = np.zeros(self._params.nworld, dtype=bool)
         fresh[index] = True
         command = np.zeros((len(fresh), self._twin.model.nu))
         command[index] = initial
-        mask, start = self._as_array(fresh)[:, None], self._target(self._as_array(command))
+        mask, start = self._as_array(fresh)[:, None], self._compute_target(self._as_array(command))
         self._held = self._xp.where(mask, start, self._held)
         self._issued = [(arrival, self._xp.where(mask, start, target)) for arrival, target in self._issued]

@@ -34,9 +34,9 @@ class Pushes:
 
     def _load(self, params: ParamTable) -> None:
         self._pushes = {body: _BodyPush(params, name) for name, body in self._bodies.items()}
-        self.active = self._stepped or any(push.acts for push in self._pushes.values())
+        self.active = self._stepped or any(push.has_effect for push in self._pushes.values())
 
-    def wrenches(
+    def compute_wrenches(
         self, step: ArrayLike, began: NDArray[np.float64], ratio: NDArray[np.float64]
     ) -> NDArray[np.float64] | None:
         """Return ``xfrc_applied`` of every physics step of a control step, ``(nworld, substeps, nbody, 6)``.
@@ -57,7 +57,7 @@ class Pushes:
         edges = (began[:, None] + np.arange(substeps + 1) * ratio[:, None]) * dt
         wrench = np.zeros((len(edges), substeps, self._twin.model.nbody, 6))
         for body, push in self._pushes.items():
-            wrench[:, :, body, :3] = push.share(edges)[..., None] * push.force[:, None]
+            wrench[:, :, body, :3] = push.compute_share(edges)[..., None] * push.force[:, None]
         return wrench
 
     def restart(self, params: ParamTable) -> None:
@@ -87,17 +87,17 @@ class _BodyPush:
             )
 
     @property
-    def acts(self) -> bool:
+    def has_effect(self) -> bool:
         """Return whether any world is pushed."""
         return bool(np.any((self.force != 0.0).any(axis=1) & (self._lasts > 0.0)))
 
-    def share(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
+    def compute_share(self, edges: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the pushed share ``(nworld, n)`` of each step between ``edges`` ``(nworld, n + 1)`` in s."""
-        on = self._on_time(edges)
+        on = self._compute_push_time(edges)
         share = np.diff(on, axis=1) / np.diff(edges, axis=1)
         return np.where(share > 1.0 - _ROUND_OFF, 1.0, np.where(share < _ROUND_OFF, 0.0, share))
 
-    def _on_time(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _compute_push_time(self, moments: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the time in s for which the push has acted until some times ``(nworld, n)`` in s."""
         since = np.maximum(moments - self._begin[:, None], 0.0)
         period = np.where(self._period > 0.0, self._period, _NEVER)[:, None]
@@ -105,6 +105,6 @@ class _BodyPush:
         return rounds * self._lasts[:, None] + np.minimum(since - rounds * period, self._lasts[:, None])
 
 
-def with_wrenches(controls: NDArray[np.float64], wrenches: NDArray[np.float64]) -> NDArray[np.float64]:
+def append_wrenches(controls: NDArray[np.float64], wrenches: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return controls and wrenches of each physics step in one row, in the order of MuJoCo's state components."""
     return np.concatenate([controls, wrenches.reshape(*controls.shape[:2], -1)], axis=2)

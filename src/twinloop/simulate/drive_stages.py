@@ -14,7 +14,7 @@ from twinloop.simulate.command import Array, AsArray
 from twinloop.twin import Twin
 from twinloop.twin.quantities import default_value
 from twinloop.twin.quantities.actuators import NO_CURVE
-from twinloop.twin.quantities.joints import motor_joint
+from twinloop.twin.quantities.joints import find_motor_joint
 
 
 @dataclass(kw_only=True)
@@ -89,13 +89,13 @@ class ActuatorDofs:
 
     def motor_torque(self, moment: DriveState) -> Array:
         """Return the torques of the motors' currents, ``(nworld, nu)``: MuJoCo's actuator force without back-EMF."""
-        return moment.force - moment.back_emf * self.at_motors(moment.qvel)
+        return moment.force - moment.back_emf * self.map_to_motors(moment.qvel)
 
-    def at_motors(self, per_dof: Array) -> Array:
+    def map_to_motors(self, per_dof: Array) -> Array:
         """Return the speeds of the actuators ``(nworld, nu)`` from those of the degrees of freedom ``(nworld, nv)``."""
         return self.gear * array_namespace(per_dof).take(per_dof, self.dof, axis=1)
 
-    def at_dofs(self, per_actuator: Array) -> Array:
+    def map_to_dofs(self, per_actuator: Array) -> Array:
         """Return values ``(nworld, nu)`` per degree of freedom, ``(nworld, nv)``; 0 for one without an actuator."""
         xp = array_namespace(per_actuator)
         padded = xp.concat([per_actuator, 0.0 * per_actuator[:, :1]], axis=1)
@@ -131,7 +131,7 @@ class SupplyVoltage:
         self._voltage: Array = None
 
     @property
-    def now(self) -> tuple[Array, Array]:
+    def voltage_and_rise(self) -> tuple[Array, Array]:
         """Voltage in V and temperature rise in K after the last `apply`, ``(nworld, nu)`` each."""
         return self._voltage, self._temperature
 
@@ -185,14 +185,14 @@ class SupplyVoltage:
         values, kt, cold = self._values, self._values["kt"], self._values["cold"]
         xp = array_namespace(moment.force)
         warm = cold * (1.0 + COPPER * self._temperature)
-        speed = self._wiring.at_motors(moment.qvel)
+        speed = self._wiring.map_to_motors(moment.qvel)
         duty = moment.force * warm / (kt * self._voltage)
         current = (moment.force - kt * kt * speed / warm) / kt
-        self._warm_up(xp, current, warm, moment.timestep)
+        self._update_temperature(xp, current, warm, moment.timestep)
         warm = cold * (1.0 + COPPER * self._temperature)
         drawn = values["known"] * duty * (duty * values["open"] - kt * speed) / warm
         slope = values["known"] * duty * duty / warm
-        drop = values["bus"] * _total(drawn) / (1.0 + values["bus"] * _total(slope))
+        drop = values["bus"] * _sum_actuators(drawn) / (1.0 + values["bus"] * _sum_actuators(slope))
         sagged = values["open"] - values["known"] * xp.clip(drop, 0.0, None)
         self._voltage = xp.maximum(sagged, _LEAST_VOLTAGE * values["open"])
         strength = values["strength"] * (self._voltage / values["open"] * (cold / warm))
@@ -200,10 +200,10 @@ class SupplyVoltage:
             moment.fields[name] = moment.fields[name] * strength[:, :, None]
         moment.back_emf = values["known"] * kt * kt / warm
         lost = (self._preset_back_emf - moment.back_emf) * self._wiring.gear * self._wiring.gear
-        damping = moment.fields["dof_damping"] - self._wiring.at_dofs(lost)
+        damping = moment.fields["dof_damping"] - self._wiring.map_to_dofs(lost)
         moment.fields["dof_damping"] = xp.clip(damping, 0.0, None)
 
-    def _warm_up(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
+    def _update_temperature(self, xp: Array, current: Array, warm: Array, timestep: Array) -> None:
         """Integrate the winding temperature exactly over one step of constant losses."""
         values = self._values
         final = values["thermal"] * current * current * warm
@@ -212,7 +212,7 @@ class SupplyVoltage:
         self._temperature = xp.where(values["thermal"] > 0.0, moved, self._temperature)
 
 
-def _total(values: Array) -> Array:
+def _sum_actuators(values: Array) -> Array:
     """Return the sum over actuators, ``(nworld, 1)``, in their order: the same for any number of worlds."""
     total = values[:, :1]
     for column in range(1, values.shape[1]):
@@ -243,7 +243,7 @@ class SpeedLimit:
     def apply(self, moment: DriveState) -> None:
         """Reduce the torque limit in the direction of motion."""
         xp = array_namespace(moment.qvel)
-        used = self._wiring.at_motors(moment.qvel) * self._slope
+        used = self._wiring.map_to_motors(moment.qvel) * self._slope
         left = xp.stack([xp.clip(1.0 + used, 0.0, 1.0), xp.clip(1.0 - used, 0.0, 1.0)], axis=-1)
         moment.fields["actuator_forcerange"] = moment.fields["actuator_forcerange"] * left
 
@@ -272,7 +272,7 @@ class DriveFriction:
             for joint in self._joints:
                 name = f"joint/{joint}/{quantity}"
                 if name in params:
-                    whole[:, self._model.jnt_dofadr[motor_joint(self._model, joint)]] = params[name]
+                    whole[:, self._model.jnt_dofadr[find_motor_joint(self._model, joint)]] = params[name]
             values[quantity] = whole
         used = bool(np.any(values["stiction"] != 1.0) or np.any(values["load_friction"] > 0.0))
         self._more = as_array(values["stiction"] - 1.0)
@@ -290,7 +290,7 @@ class DriveFriction:
         friction = moment.fields["dof_frictionloss"] * (1.0 + self._more * xp.exp(-(part * part)))
         if self._twin.spec.robot is not None:
             friction = friction + self._load * xp.abs(
-                self._wiring.at_dofs(self._wiring.motor_torque(moment) * self._wiring.gear)
+                self._wiring.map_to_dofs(self._wiring.motor_torque(moment) * self._wiring.gear)
             )
         moment.fields["dof_frictionloss"] = friction
 

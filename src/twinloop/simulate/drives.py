@@ -61,7 +61,7 @@ class Rotors:
         self._values = {name: as_array(column[:, None]) for name, column in columns.items()}
         self._rotor = as_array(self._mask)
         if self._speed is None:
-            electric, speed = self._recalled(columns, params.nworld)
+            electric, speed = self._compute_lag_states(columns, params.nworld)
             self._electric, self._speed = as_array(electric), as_array(speed)
         return True
 
@@ -70,7 +70,7 @@ class Rotors:
         nominal = self._twin.params[name].nominal if name in self._twin.params else 0.0
         return np.asarray(params.get(name, np.full(params.nworld, nominal)))
 
-    def _recalled(self, values: dict[str, NDArray[np.float64]], nworld: int) -> tuple[NDArray, NDArray]:
+    def _compute_lag_states(self, values: dict[str, NDArray[np.float64]], nworld: int) -> tuple[NDArray, NDArray]:
         """Return the states of both lags after the throttles before the start; NaN if none are known."""
         unknown = np.full((nworld, self._twin.model.nu), np.nan)
         if self._before is None or not self._before.earlier.shape[1]:
@@ -187,7 +187,7 @@ class DriveStages:
 
         None if no world has voltage drop or heating.
         """
-        return next((stage.now for stage in self._used.values() if isinstance(stage, SupplyVoltage)), None)
+        return next((stage.voltage_and_rise for stage in self._used.values() if isinstance(stage, SupplyVoltage)), None)
 
     def _load(self, params: ParamTable) -> None:
         """Load the parameters in force. A stage once needed stays, because it must reset its fields to neutral."""
@@ -240,11 +240,11 @@ class DriveStages:
         self._fresh[index] = True
         self.step = self.step.copy()
         self.step[index] = 0
-        if self._used or self._names & (self._twin.moved(params) | set(params.steps)):
+        if self._used or self._names & (self._twin.find_changed_params(params) | set(params.steps)):
             self._load(self._params.at(self.step))
 
 
-def drive_world(
+def apply_drives(
     drives: DriveStages, model: mujoco.MjModel, data: mujoco.MjData, control: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Apply the drives of a single world to its model; return the control ``(nu,)`` of the coming physics step."""

@@ -78,7 +78,7 @@ def open_loop(
 ) -> ReplayedMotion:
     """Run every world under commands ``(nworld, nstep, nu)``; ``record`` are derived fields, see `rollout`."""
     nstep = commands.shape[1]
-    if not isinstance(backend, BackendThreads) or not _alike(twin, params):
+    if not isinstance(backend, BackendThreads) or not _has_equal_steps(twin, params):
         return rollout(backend, twin, params, initial, commands, nstep, record=record)
     batch = make_batch(twin, params, initial, backend.nthread)
     names = ("qpos", "qvel", *record)
@@ -89,7 +89,7 @@ def open_loop(
     for name, values in series.items():
         values[:, 0] = live[name]
     with span("command path"):
-        controls = control_series(twin, params, initial, commands)
+        controls = compute_control_series(twin, params, initial, commands)
     with span("physics"):
         _run(batch, controls, twin.substeps, series)
     invalid = np.full(len(commands), -1, dtype=np.int64)
@@ -106,7 +106,7 @@ def open_loop(
     return ReplayedFrames(qpos=qpos, qvel=qvel, records=series, invalid_step=invalid)
 
 
-def _alike(twin: Twin, params: ParamTable) -> bool:
+def _has_equal_steps(twin: Twin, params: ParamTable) -> bool:
     """Return whether all control steps are equal: nothing random, changing per step, or between physics steps."""
     if params.steps or any(np.any(params.get(name, np.zeros(1)) > 0) for name in (JITTER, DROP_RATE)):
         return False
@@ -131,7 +131,7 @@ def _run(batch: Batch, controls: Array, substeps: int, series: Mapping[str, Arra
             values[:, frames] = records[name].reshape(nworld, count, *values.shape[2:])[:, substeps - 1 :: substeps]
 
 
-def control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
+def compute_control_series(twin: Twin, params: ParamTable, initial: InitialState, commands: Array) -> Array:
     """Return the controls of every physics step, ``(nworld, nstep * substeps, nu)``, as `CommandPath` computes them.
 
     The newest command that has arrived is valid; an arriving one is weighted with its ramp.
@@ -152,11 +152,11 @@ def control_series(twin: Twin, params: ParamTable, initial: InitialState, comman
         worlds = np.flatnonzero(kind.ravel() == number)
         for column, delay in enumerate(row):
             signal = issued[worlds, :, column]
-            controls[worlds, :, column] = _arrived(signal, first, now, float(delay), twin.substeps)
+            controls[worlds, :, column] = _delay_signal(signal, first, now, float(delay), twin.substeps)
     return controls
 
 
-def _arrived(signal: Array, first: int, now: Array, delay: float, substeps: int) -> Array:
+def _delay_signal(signal: Array, first: int, now: Array, delay: float, substeps: int) -> Array:
     """Return an actuator's signal ``delay`` physics steps late; ``signal`` ``(n, k)`` begins with command ``first``."""
     newest = np.floor((now + 1.0 - delay) / substeps).astype(np.int64) + 1
     standing, weights = newest - 3, []

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.simulate.arrays import Array, ArrayLibrary
 from twinloop.twin import Twin
 
@@ -89,8 +89,8 @@ class InitialState:
             nworld, nu = np.shape(self.command)
             object.__setattr__(self, "earlier", np.empty((nworld, 0, nu)))
         for name in _ARRAYS:
-            object.__setattr__(self, name, frozen(getattr(self, name)))
-        object.__setattr__(self, "notes", {name: frozen(values) for name, values in self.notes.items()})
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
+        object.__setattr__(self, "notes", {name: freeze_array(values) for name, values in self.notes.items()})
 
     def take(self, worlds: ArrayLike) -> InitialState:
         """Return the initial states of some worlds, in the order given."""
@@ -148,7 +148,7 @@ class Simulation(Protocol):
         """Velocities ``(nworld, nv)``."""
         ...
 
-    def derived(self, name: str) -> NDArray[np.float64]:
+    def read_derived(self, name: str) -> NDArray[np.float64]:
         """Return a computed MjData field such as ``site_xpos``, ``(nworld, …)``, one physics step behind the state."""
         ...
 
@@ -185,7 +185,7 @@ class DeviceController(Protocol):
         """Return the commands ``(nworld, nu)``, which are held until the next call."""
         ...
 
-    def on(self, arrays: ArrayLibrary) -> Controller:
+    def to_library(self, arrays: ArrayLibrary) -> Controller:
         """Return the same controller in its initial state, for simulations with arrays of this library."""
         ...
 

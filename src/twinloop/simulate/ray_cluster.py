@@ -110,16 +110,16 @@ def _connect(ray: Any, address: str) -> None:
     """Connect to the cluster at an address, or start a local one."""
     options = {"include_dashboard": False} if not address or address == "local" else {"address": address}
     if address and address not in ("auto", "local"):
-        _probe(address)
+        _test_connection(address)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     except (ConnectionError, RuntimeError, ValueError) as error:
-        raise _unreachable(address or "this machine", str(error)) from error
+        raise _unreachable_error(address or "this machine", str(error)) from error
 
 
-def _probe(address: str) -> None:
+def _test_connection(address: str) -> None:
     """Test the connection before Ray does, which would retry for minutes."""
     host, separator, port = address.removeprefix("ray://").rpartition(":")
     if not separator or not port.isdigit():
@@ -127,10 +127,10 @@ def _probe(address: str) -> None:
     try:
         socket.create_connection((host, int(port)), timeout=_PATIENCE_S).close()
     except OSError as error:
-        raise _unreachable(address, error.strerror or str(error)) from error
+        raise _unreachable_error(address, error.strerror or str(error)) from error
 
 
-def _unreachable(address: str, reason: str) -> MissingDependencyError:
+def _unreachable_error(address: str, reason: str) -> MissingDependencyError:
     first = reason.strip().splitlines()[0] if reason.strip() else "no answer"
     return MissingDependencyError(
         f"No Ray cluster answers at {address} ({first}).",

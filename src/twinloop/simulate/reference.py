@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
-from twinloop.simulate.drives import DriveStages, drive_world
+from twinloop.simulate.drives import DriveStages, apply_drives
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
 
@@ -58,14 +58,14 @@ class SimulationReference:
     @property
     def qpos(self) -> NDArray[np.float64]:
         """Positions ``(nworld, nq)``."""
-        return self.derived("qpos")
+        return self.read_derived("qpos")
 
     @property
     def qvel(self) -> NDArray[np.float64]:
         """Velocities ``(nworld, nv)``."""
-        return self.derived("qvel")
+        return self.read_derived("qvel")
 
-    def derived(self, name: str) -> NDArray[np.float64]:
+    def read_derived(self, name: str) -> NDArray[np.float64]:
         """Return a field of every world's MjData, ``(nworld, …)``."""
         return np.stack([getattr(data, name) for _, data in self._worlds])
 
@@ -83,8 +83,8 @@ class SimulationReference:
     def advance(self, command: ArrayLike) -> None:
         """Run one control step, world by world; a world with a new warning stops."""
         step, clock = self._commands.step, self._commands.clock
-        controls = self._commands.controls(np.asarray(command, dtype=np.float64))
-        wrenches = self._pushes.wrenches(step, clock.began, clock.ratio)
+        controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
+        wrenches = self._pushes.compute_wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         for world, ((model, data), sequence) in enumerate(zip(self._worlds, controls, strict=True)):
             if changes:
@@ -95,7 +95,7 @@ class SimulationReference:
             drives = self._drives[world]
             drives.begin()
             for substep, control in enumerate(sequence):
-                data.ctrl[:] = drive_world(drives, model, data, control) if drives.active else control
+                data.ctrl[:] = apply_drives(drives, model, data, control) if drives.active else control
                 if wrenches is not None:
                     data.xfrc_applied[:] = wrenches[world, substep]
                 try:

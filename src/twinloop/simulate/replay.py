@@ -18,7 +18,7 @@ from twinloop.twin import Twin
 _LEAST_SUBSTEPS = 2
 
 
-def at_physics_rate(twin: Twin, physics_hz: float) -> Twin:
+def change_physics_rate(twin: Twin, physics_hz: float) -> Twin:
     """Return the twin with physics at about ``physics_hz``, or at its own rate if that is lower."""
     substeps = min(twin.substeps, max(_LEAST_SUBSTEPS, round(physics_hz / twin.control_hz)))
     model = copy.copy(twin.model)
@@ -50,10 +50,10 @@ def replay(
     if local is None:
         local = np.zeros((nworld, nwindow, logs.nlocal))
     readings = np.full((nworld, nwindow, nframe, len(logs.channels)), np.nan)
-    for rows in _alike_in_length(logs.ends):
+    for rows in _group_by_length(logs.ends):
         windows = logs.take(rows)
         if nframe > _LIKE * windows.ends.max():
-            windows = windows.trimmed()
+            windows = windows.trim_frames()
         length = windows.commands.shape[1]
         most = max(1, int(_MOST_WORLDS * max(1.0, _USUAL_FRAMES / length)) // len(rows))
         for begin in range(0, nworld, most):  # in parts, to limit memory
@@ -63,7 +63,7 @@ def replay(
     return readings
 
 
-def _alike_in_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
+def _group_by_length(lengths: NDArray[np.int64]) -> Iterator[NDArray[np.intp]]:
     """Yield windows in groups of about the same length, so that none runs far beyond its end."""
     order = np.argsort(lengths, kind="stable")
     while len(order):
@@ -87,8 +87,8 @@ def _run(
     backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArray[np.float64]
 ) -> tuple[ReplayedMotion, ParamTable]:
     """Return the motion of every window of every world, worlds first, and the parameters of each."""
-    table = with_conditions(logs, params)
-    initial = logs.start.states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))
+    table = apply_conditions(logs, params)
+    initial = logs.start.make_initial_states(logs.twin, table, local.reshape(params.nworld * len(logs), -1))
     commands = np.tile(logs.commands[:, :-1], (params.nworld, 1, 1))
     records = tuple(dict.fromkeys(name for measure in logs.measures for name in measure.records))
     return open_loop(backend, logs.twin, table, initial, commands, record=records), table
@@ -99,17 +99,17 @@ def _replay(backend: Backend, logs: ReplayLogs, params: ParamTable, local: NDArr
     run, table = _run(backend, logs, params, local)
     columns = []
     for measure, kept in zip(logs.measures, logs.kept, strict=True):
-        columns.append(measure.predicted(run, table, np.tile(kept, (nworld, 1, 1))))
+        columns.append(measure.predict_columns(run, table, np.tile(kept, (nworld, 1, 1))))
     readings = np.concatenate(columns, axis=-1)
     for world in np.flatnonzero(run.invalid_step >= 0):
         readings[world, run.invalid_step[world] :] = np.inf
     return readings.reshape(nworld, nwindow, *readings.shape[1:])
 
 
-def with_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
+def apply_conditions(logs: ReplayLogs, params: ParamTable) -> ParamTable:
     """Return a parameter row for each window of each world, with the log's conditions of the window."""
     values = np.repeat(params.values, len(logs), axis=0)
     for name, known in logs.conditions.items():
-        logs.twin.require(name).check(known, where="the log's conditions")
+        logs.twin.find_param(name).check(known, where="the log's conditions")
         values[:, params.names.index(name)] = np.tile(known, params.nworld)
     return ParamTable(names=params.names, values=values)

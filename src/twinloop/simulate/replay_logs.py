@@ -15,7 +15,13 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.simulate.channels import ChannelKind, MeasuredChannel, at_frames, first_held, measures
+from twinloop.simulate.channels import (
+    ChannelKind,
+    MeasuredChannel,
+    hold_first_frame,
+    interpolate_at_frames,
+    make_channel_kinds,
+)
 from twinloop.simulate.replay_start import WindowStart, read_starts
 from twinloop.twin import Twin
 
@@ -33,7 +39,7 @@ class ReplayOptions:
         stride: distance between the starts of windows, in s; by default windows do not overlap.
         start: initial velocities of a window: ``rest``, or ``measured`` (the signal ``joint_velocity`` or
             ``twist/BODY`` if the log has it, else differences of positions).
-        compare: kinds of measurement, see `channels.measures`; joint positions come first, if compared.
+        compare: kinds of measurement, see `channels.make_channel_kinds`; joint positions come first, if compared.
         contacts: keep contacts and joint stops. A log of joint positions alone contains neither the objects on the
             table nor the stops of a calibrated joint.
         torque: input of a torque-controlled twin: the ``command``, or the signal ``joint_torque`` as ``measured``.
@@ -111,14 +117,14 @@ class ReplayLogs:
     @property
     def episode_lengths(self) -> Array:
         """Number of measured frames of each episode's windows, ``(nepisode,)``."""
-        return self._by_episode(self.lengths)
+        return self._sum_by_episode(self.lengths)
 
     def episode_errors(self, readings: Array) -> Array:
         """Return the mean absolute error of readings ``(nwindow, nframe, nchannel)``, ``(nepisode, nchannel)``."""
         size = np.abs(readings - self.measured)
-        return self._by_episode(np.nansum(size, axis=1)) / self._by_episode(np.sum(~np.isnan(size), axis=1))
+        return self._sum_by_episode(np.nansum(size, axis=1)) / self._sum_by_episode(np.sum(~np.isnan(size), axis=1))
 
-    def _by_episode(self, values: NDArray[Any]) -> Array:
+    def _sum_by_episode(self, values: NDArray[Any]) -> Array:
         """Return sums of ``(nwindow, …)`` over the windows of each episode, ``(nepisode, …)``."""
         sums = np.zeros((len(self.episodes), *values.shape[1:]))
         np.add.at(sums, self.clusters, values)
@@ -133,14 +139,14 @@ class ReplayLogs:
         return len(self.numbers)
 
     @property
-    def held(self) -> Array:
+    def hold_baseline(self) -> Array:
         """Prediction of a baseline that holds the first frame of each window, ``(nwindow, nframe, nchannel)``."""
-        return self.instead([first_held(kept) for kept in self.kept])
+        return self.substitute_data([hold_first_frame(kept) for kept in self.kept])
 
-    def instead(self, others: Sequence[Array]) -> Array:
+    def substitute_data(self, others: Sequence[Array]) -> Array:
         """Return the predicted channels with ``others`` in place of ``kept``, ``(nwindow, nframe, nchannel)``."""
         rows = zip(self.measures, self.kept, others, strict=True)
-        return np.concatenate([measure.instead(kept, other) for measure, kept, other in rows], axis=-1)
+        return np.concatenate([measure.substitute_data(kept, other) for measure, kept, other in rows], axis=-1)
 
     def take(self, rows: ArrayLike) -> ReplayLogs:
         """Return some of the windows, by position."""
@@ -156,7 +162,7 @@ class ReplayLogs:
             begins=self.begins[index],
         )
 
-    def trimmed(self) -> ReplayLogs:
+    def trim_frames(self) -> ReplayLogs:
         """Return the same windows without the frames after the end of the longest one."""
         frames = slice(0, int(self.ends.max(initial=_TWO)))
         return replace(
@@ -166,7 +172,7 @@ class ReplayLogs:
             kept=tuple(values[:, frames] for values in self.kept),
         )
 
-    def of_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
+    def select_episodes(self, numbers: Sequence[int]) -> ReplayLogs:
         """Return the windows of some episodes."""
         wanted = set(numbers)
         return self.take([row for row, number in enumerate(self.numbers) if number in wanted])
@@ -199,19 +205,21 @@ def prepare_replay(twin: Twin, episodes: Sequence[Episode], options: ReplayOptio
     calibrated = all(unit.known for unit in chosen)
     known = UnitMap(joints=chosen, source=first.units.source)
     units = known if calibrated else twin.unit_map([unit.unit for unit in chosen])
-    replayed = _variant(twin, _log_rate(episodes), contacts=options.contacts)
-    compared = measures(replayed, options.compare, units if joints else None, columns)
+    replayed = _make_variant(twin, _log_rate(episodes), contacts=options.contacts)
+    compared = make_channel_kinds(replayed, options.compare, units if joints else None, columns)
     _refuse_window(episodes, options)
-    cuts = [(e, slice(a, b)) for e in episodes for a, b in _cuts(e, options, replayed.control_hz)]
+    cuts = [(e, slice(a, b)) for e in episodes for a, b in _cut_windows(e, options, replayed.control_hz)]
     nframe = max(cut.stop - cut.start for _, cut in cuts)
     commands = {e.index: _commands(replayed, e, columns, units, options) for e in episodes}
-    kept = [{e.index: measure.measured(e) for e in episodes} for measure in compared]
+    kept = [{e.index: measure.extract_data(e) for e in episodes} for measure in compared]
     arrays = tuple(np.stack([_pad(rows[e.index][cut], nframe, hold=False) for e, cut in cuts]) for rows in kept)
     return ReplayLogs(
         twin=replayed,
         units=units,
         commands=np.stack([_pad(commands[e.index][cut], nframe, hold=True) for e, cut in cuts]),
-        measured=np.concatenate([m.compare(values) for m, values in zip(compared, arrays, strict=True)], axis=-1),
+        measured=np.concatenate(
+            [m.compute_measured(values) for m, values in zip(compared, arrays, strict=True)], axis=-1
+        ),
         kept=arrays,
         measures=compared,
         start=read_starts(
@@ -241,11 +249,11 @@ def _refuse_window(episodes: Sequence[Episode], options: ReplayOptions) -> None:
         )
 
 
-def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
+def _cut_windows(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int, int]]:
     """Return first and end frame of an episode's windows, up to the frame at which its motors are switched off."""
     last = len(episode)
     if "enabled" in episode.signals:
-        off = np.flatnonzero(at_frames(episode, "enabled")[:, 0] < 1.0)
+        off = np.flatnonzero(interpolate_at_frames(episode, "enabled")[:, 0] < 1.0)
         last = int(off[0]) if len(off) else last
     if last < _TWO:
         raise LogError(f"The motors of episode {episode.index} are off from its beginning. Leave it out.")
@@ -259,12 +267,12 @@ def _cuts(episode: Episode, options: ReplayOptions, hz: float) -> list[tuple[int
 def _commands(twin: Twin, episode: Episode, columns: Sequence[int], units: UnitMap, options: ReplayOptions) -> Array:
     """Return the commands at the actuators, ``(T, nu)`` in their units."""
     if twin.spec.robot is None:
-        return at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
+        return interpolate_at_frames(episode, "motor") if twin.model.nu else np.zeros((len(episode), 0))
     _refuse_command(twin, episode, options)
     if twin.robot.control == "position":
         return units.to_si(episode.action[:, columns])
     if options.torque == "measured":
-        return at_frames(episode, "joint_torque")[:, columns]
+        return interpolate_at_frames(episode, "joint_torque")[:, columns]
     return episode.action[:, columns]
 
 
@@ -307,7 +315,7 @@ def _log_rate(episodes: Sequence[Episode]) -> float:
     return float(np.median(rates))
 
 
-def _variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
+def _make_variant(twin: Twin, log_hz: float, *, contacts: bool) -> Twin:
     """Return the twin at the log's rate with nearly its physics step, with contacts and joint stops if requested."""
     control_hz = twin.control_hz if abs(log_hz / twin.control_hz - 1.0) < _RATE_TOLERANCE else log_hz
     substeps = max(1, math.ceil(1.0 / (control_hz * twin.dt) - 1e-6))

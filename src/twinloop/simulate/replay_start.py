@@ -13,10 +13,10 @@ from scipy.spatial.transform import Rotation
 from twinloop.core.errors import UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
-from twinloop.simulate.channels import at_frames, free_joint
+from twinloop.simulate.channels import free_joint, interpolate_at_frames
 from twinloop.simulate.protocol import InitialState
 from twinloop.twin import Twin
-from twinloop.twin.quantities.rotation import rotate
+from twinloop.twin.quantities.rotation import rotate_vectors
 
 Array = NDArray[np.float64]
 _LOCAL = ("position", "rotation", "velocity", "spin")
@@ -43,7 +43,7 @@ class WindowStart:
         """Return the starts of some windows."""
         return replace(self, rest=self.rest.take(rows), joints=self.joints[rows], speeds=self.speeds[rows])
 
-    def states(self, twin: Twin, table: ParamTable, local: Array) -> InitialState:
+    def make_initial_states(self, twin: Twin, table: ParamTable, local: Array) -> InitialState:
         """Return the initial states of worlds: all windows in order, repeated for each set of parameters.
 
         Args:
@@ -62,14 +62,14 @@ class WindowStart:
             moved = np.zeros((2, table.nworld, twin.model.nv))
             moved[0][:, self.dofs[: self.nposition]] = local[:, : self.nposition]
             moved[1][:, self.dofs[self.nposition :]] = local[:, self.nposition :]
-            qpos, qvel = integrated(twin.model, qpos, moved[0]), qvel + moved[1]
+            qpos, qvel = integrate_positions(twin.model, qpos, moved[0]), qvel + moved[1]
         if twin.spec.robot is not None:
-            qpos = twin.with_motors(qpos)
+            qpos = twin.align_motors(qpos)
             qvel[:, twin.motor_qvel] = qvel[:, twin.joint_qvel]
         return replace(initial, qpos=qpos, qvel=qvel)
 
 
-def integrated(model: mujoco.MjModel, qpos: Array, move: Array) -> Array:
+def integrate_positions(model: mujoco.MjModel, qpos: Array, move: Array) -> Array:
     """Return positions ``(nworld, nq)`` after a move ``(nworld, nv)`` in their tangent space (``mj_integratePos``)."""
     moved = qpos.copy()
     for joint in range(model.njnt):
@@ -119,9 +119,13 @@ def read_starts(
     for body in bodies:
         _place(twin.model, body, starts, qpos, qvel, resting=resting)
     n = len(columns) if joints else 0
-    speeds = {e.index: _speeds(e, joints[e.index], columns) for e, _ in starts} if joints and not resting else {}
-    dofs, nposition, widths = _corrected(twin, bodies if not n else [], sd)
-    earlier = np.stack([_earlier(commands[e.index], frame, history) for e, frame in starts])
+    speeds = (
+        {e.index: _read_joint_velocities(e, joints[e.index], columns) for e, _ in starts}
+        if joints and not resting
+        else {}
+    )
+    dofs, nposition, widths = _select_correctable_dofs(twin, bodies if not n else [], sd)
+    earlier = np.stack([_select_earlier_commands(commands[e.index], frame, history) for e, frame in starts])
     return WindowStart(
         rest=replace(home, qpos=qpos, qvel=qvel, command=earlier[:, 0], earlier=earlier[:, 1:]),
         joints=np.stack([joints[e.index][frame] for e, frame in starts]) if n else np.zeros((len(starts), 0)),
@@ -144,36 +148,38 @@ def _place(
     at, dof = free_joint(model, body)
     for row, (episode, frame) in enumerate(starts):
         if f"pose/{body}" in episode.signals:
-            qpos[row, at : at + 7] = at_frames(episode, f"pose/{body}")[frame]
+            qpos[row, at : at + 7] = interpolate_at_frames(episode, f"pose/{body}")[frame]
         if not resting and f"twist/{body}" in episode.signals:
-            qvel[row, dof : dof + 6] = at_frames(episode, f"twist/{body}")[frame]
+            qvel[row, dof : dof + 6] = interpolate_at_frames(episode, f"twist/{body}")[frame]
         elif not resting:
-            qvel[row, dof + 3 : dof + 6] = _turning(model, body, episode, frame)
+            qvel[row, dof + 3 : dof + 6] = _read_angular_velocity(model, body, episode, frame)
 
 
-def _turning(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
+def _read_angular_velocity(model: mujoco.MjModel, body: str, episode: Episode, frame: int) -> Array:
     """Return the angular velocity of a gyroscope at a site of the body, in the body's axes; 0 without one."""
     for site in np.flatnonzero(model.site_bodyid == model.body(body).id):
         signal = f"angular_velocity/{model.site(int(site)).name}"
         if signal in episode.signals:
-            return rotate(model.site_quat[site], at_frames(episode, signal)[frame])
+            return rotate_vectors(model.site_quat[site], interpolate_at_frames(episode, signal)[frame])
     return np.zeros(3)
 
 
-def _speeds(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:
+def _read_joint_velocities(episode: Episode, positions: Array, columns: Sequence[int]) -> Array:
     """Return measured joint velocities, or differences of positions if the log has none, ``(T, n)``."""
     if "joint_velocity" in episode.signals:
-        return at_frames(episode, "joint_velocity")[:, list(columns)]
+        return interpolate_at_frames(episode, "joint_velocity")[:, list(columns)]
     return np.gradient(positions, episode.time, axis=0)
 
 
-def _earlier(commands: Array, frame: int, history: int) -> Array:
+def _select_earlier_commands(commands: Array, frame: int, history: int) -> Array:
     """Return the command in force before the window, and those of the last steps, ``(1 + history, nu)``."""
     rows = np.arange(frame - history - 1, frame)
     return commands[np.maximum(rows, 0)]
 
 
-def _corrected(twin: Twin, bodies: Sequence[str], sd: Mapping[str, float]) -> tuple[NDArray[np.intp], int, Array]:
+def _select_correctable_dofs(
+    twin: Twin, bodies: Sequence[str], sd: Mapping[str, float]
+) -> tuple[NDArray[np.intp], int, Array]:
     """Return the correctable degrees of freedom, how many of them are positions, and their standard deviations."""
     for key in sd:
         if key not in _LOCAL:

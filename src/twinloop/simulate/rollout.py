@@ -69,7 +69,7 @@ class DivergenceMonitor:
             reasons[world] = ", ".join(names) or "state not finite"
         return reasons
 
-    def look(self, simulation: Simulation, state: Array) -> None:
+    def check_worlds(self, simulation: Simulation, state: Array) -> None:
         """Check every world after a control step by its counters and its ``state`` ``(nworld, nstate)``."""
         xp = array_namespace(state)
         risen = simulation.warnings() > self._before
@@ -129,29 +129,29 @@ def rollout(
     """
     _check_shapes(twin, params, initial, controller, nstep)
     simulation = backend.start(twin, params, initial, nstep, derived=record)
-    seen, act = _where_it_lives(simulation, controller)
+    seen, act = _place_on_device(simulation, controller)
     monitor, commands = DivergenceMonitor(seen), _RecordedSeries(seen.qpos, nstep, (twin.model.nu,))
     states = _RecordedSeries.begin(seen.state, nstep)
-    records = {name: _RecordedSeries.begin(seen.derived(name), nstep) for name in record}
+    records = {name: _RecordedSeries.begin(seen.read_derived(name), nstep) for name in record}
     for step in range(nstep):
         with span("expert"):
             command = act(step)
         commands.put(command)
         seen.advance(command)
-        monitor.look(seen, states.put(seen.state))
+        monitor.check_worlds(seen, states.put(seen.state))
         for name, series in records.items():
-            series.put(seen.derived(name))
+            series.put(seen.read_derived(name))
     return Trajectories(
         model=twin.model,
-        states=states.on_host(),
-        commands=commands.on_host(),
+        states=states.copy_to_host(),
+        commands=commands.copy_to_host(),
         invalid_step=monitor.invalid_step,
         reason=tuple(monitor.reason),
-        records={name: series.on_host() for name, series in records.items()},
+        records={name: series.copy_to_host() for name, series in records.items()},
     )
 
 
-def _where_it_lives(
+def _place_on_device(
     simulation: Simulation, controller: NDArray[np.float64] | Controller
 ) -> tuple[Simulation, Callable[[int], Array]]:
     """Return the simulation on its device and a function that returns a step's command there.
@@ -163,7 +163,7 @@ def _where_it_lives(
     if isinstance(controller, np.ndarray):
         return seen, lambda step: arrays.asarray(controller[:, step])
     if isinstance(controller, DeviceController) and not arrays.on_host:
-        at_home = controller.on(arrays)
+        at_home = controller.to_library(arrays)
         return seen, lambda _: at_home(seen)
     return seen, lambda _: arrays.asarray(controller(simulation))
 
@@ -190,7 +190,7 @@ class _RecordedSeries:
         self._count += 1
         return values
 
-    def on_host(self) -> NDArray[np.float64]:
+    def copy_to_host(self) -> NDArray[np.float64]:
         return to_host(self._rows).astype(np.float64, copy=False)
 
 

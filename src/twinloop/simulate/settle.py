@@ -55,7 +55,7 @@ class Contacts:
         part = np.isin(self.bodies, list(bodies)).any(axis=1)
         return float(self.depth[part].max(initial=0.0))
 
-    def supported(self, ground: int) -> set[int]:
+    def find_supported(self, ground: int) -> set[int]:
         """Return the bodies that a chain of contacts joins to the geom ``ground``."""
         reached = {int(body) for pair, at in zip(self.bodies, self.geoms, strict=True) if ground in at for body in pair}
         reached.discard(0)
@@ -66,7 +66,7 @@ class Contacts:
                 return reached
             reached = more
 
-    def partners(self, body: int) -> set[tuple[int, int]]:
+    def find_partners(self, body: int) -> set[tuple[int, int]]:
         """Return (body, geom) of everything that touches a body."""
         found = (self.bodies == body).any(axis=1)
         return {
@@ -98,19 +98,19 @@ def settle(
         falling: whether a body is dropped in a world, ``(nworld, n)``.
         longest: maximum time, in s.
     """
-    table = _quiet(params)
+    table = _drop_timed_effects(params)
     batch = make_batch(twin, table, initial, nthread)
-    controls = CommandPath(twin, table, initial.command).controls(initial.command)[:, -1:]
+    controls = CommandPath(twin, table, initial.command).compute_controls(initial.command)[:, -1:]
     every = max(1, round(_LOOK / twin.dt))
     dofs = (twin.model.jnt_dofadr[joints][:, None] + np.arange(6)).astype(np.intp)
     damping, undamped = batch.expand("dof_damping"), twin.model.dof_damping[dofs]
-    damping[:, dofs] = undamped + _drag(twin, batch, joints) * falling[..., None]
+    damping[:, dofs] = undamped + _compute_drag(twin, batch, joints) * falling[..., None]
     qpos, qvel, phase = batch.bind("qpos"), batch.bind("qvel"), np.zeros(initial.nworld, dtype=np.int64)
     time = np.full(initial.nworld, np.nan)
     running = np.arange(initial.nworld, dtype=np.int32)
     for look in range(1, round(longest / _LOOK) + 1):
         batch.rollout(every, np.repeat(controls[running], every, axis=1), record=(), ids=running)
-        still = _still(qvel[running[:, None, None], dofs]) | (phase[running] == 0) & (look >= _DRAGGED)
+        still = _are_at_rest(qvel[running[:, None, None], dofs]) | (phase[running] == 0) & (look >= _DRAGGED)
         nudged = running[still & (phase[running] < len(_NUDGES))]
         damping[nudged[:, None, None], dofs] = undamped
         qvel[nudged[:, None, None], dofs] += _NUDGES[phase[nudged]][:, None] * falling[nudged][..., None]
@@ -120,18 +120,20 @@ def settle(
         if not len(running):
             break
     settled = qpos.copy()
-    contacts = touching(twin, table, initial, settled)
+    contacts = find_contacts(twin, table, initial, settled)
     return SettledWorlds(qpos=settled, at_rest=~np.isnan(time), time=time, contacts=contacts)
 
 
-def _drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:
+def _compute_drag(twin: Twin, batch: Batch, joints: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return the damping ``(nworld, n, 6)`` that slows each body with the time constant ``_SLOWED``."""
     bodies = twin.model.jnt_bodyid[joints]
     mass, inertia = (batch.expand(name)[:, bodies] for name in ("body_mass", "body_inertia"))
     return np.concatenate([np.repeat(mass[..., None], 3, axis=2), inertia], axis=2) / _SLOWED
 
 
-def touching(twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]) -> tuple[Contacts, ...]:
+def find_contacts(
+    twin: Twin, params: ParamTable, initial: InitialState, qpos: NDArray[np.float64]
+) -> tuple[Contacts, ...]:
     """Return the contacts of every world at positions ``(nworld, nq)``."""
     batch = make_batch(twin, params, initial, 1)
     batch.bind("qpos")[...] = np.where(np.isfinite(qpos), qpos, 0.0)
@@ -146,14 +148,14 @@ def _contacts(model: mujoco.MjModel, data: mujoco.MjData) -> Contacts:
     return Contacts(bodies=model.geom_bodyid[geoms[near]].astype(np.intp), geoms=geoms[near], depth=-distance[near])
 
 
-def _still(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _are_at_rest(velocity: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return whether all free bodies with velocities ``(nworld, n, 6)`` are at rest, ``(nworld,)``."""
     speed = np.sqrt((velocity[..., :3] ** 2).sum(axis=-1))
     spin = np.sqrt((velocity[..., 3:] ** 2).sum(axis=-1))
     return ((speed < REST_SPEED) & (spin < REST_SPIN)).all(axis=1)
 
 
-def _quiet(params: ParamTable) -> ParamTable:
+def _drop_timed_effects(params: ParamTable) -> ParamTable:
     """Return the table without pushes and timing errors."""
     kept = [i for i, name in enumerate(params.names) if not name.startswith(_NOT_YET)]
     return ParamTable(names=tuple(params.names[i] for i in kept), values=params.values[:, kept])

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.params import ParamTable
 from twinloop.core.profile import span
 from twinloop.simulate.command import CommandPath
-from twinloop.simulate.disturbance import Pushes, with_wrenches
+from twinloop.simulate.disturbance import Pushes, append_wrenches
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import OUT_OF_MEMORY, STATE_SPEC, InitialState
 from twinloop.twin import Twin
@@ -60,7 +60,7 @@ class SimulationThreads:
         self.nworld, self.step_index = initial.nworld, 0
         self._commands = CommandPath(twin, params, initial.command, earlier=initial.earlier)
         self._pushes = Pushes(twin, params)
-        self._twin, self._params, self._moved = twin, params, twin.moved(params)
+        self._twin, self._params, self._moved = twin, params, twin.find_changed_params(params)
         self.batch = make_batch(twin, params, initial, nthread)
         self._drives = DriveStages(twin, params, initial=initial)
         self._columns = _integration_columns(twin.model)
@@ -84,7 +84,7 @@ class SimulationThreads:
         """Velocities ``(nworld, nv)``."""
         return self.batch.bind("qvel").copy()
 
-    def derived(self, name: str) -> NDArray[np.float64]:
+    def read_derived(self, name: str) -> NDArray[np.float64]:
         """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
         return self._derived[name]
 
@@ -96,8 +96,8 @@ class SimulationThreads:
         """Run one control step: one call for all physics steps, or step by step if drives act between them."""
         step, clock = self._commands.step, self._commands.clock
         with span("command path"):
-            controls = self._commands.controls(np.asarray(command, dtype=np.float64))
-            wrenches = self._pushes.wrenches(step, clock.began, clock.ratio)
+            controls = self._commands.compute_controls(np.asarray(command, dtype=np.float64))
+            wrenches = self._pushes.compute_wrenches(step, clock.began, clock.ratio)
         changes = self._twin.stepped_fields(self._params, step)
         if changes:
             _write(self.batch, changes)
@@ -106,17 +106,17 @@ class SimulationThreads:
         self._drives.begin()
         with span("physics"):
             if self._drives.active:
-                self._step_driven(controls, wrenches)
+                self._step_with_drives(controls, wrenches)
             elif wrenches is None:
-                with self._noting_stops():
+                with self._count_stops():
                     self.batch.rollout(controls.shape[1], controls, record=())
             else:
-                inputs = with_wrenches(controls, wrenches)
-                with self._noting_stops():
+                inputs = append_wrenches(controls, wrenches)
+                with self._count_stops():
                     self.batch.rollout(controls.shape[1], inputs, control_spec=_PUSHED, record=())
         self.step_index += 1
 
-    def _step_driven(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
+    def _step_with_drives(self, controls: NDArray[np.float64], wrenches: NDArray[np.float64] | None) -> None:
         """Run physics steps one by one, with drives before each; a world with a warning stops, as in a rollout."""
         batch, worlds, before = self.batch, np.arange(self.nworld, dtype=np.int32), self.warnings()
         qpos, qvel, ctrl, force, pushed = (batch.bind(name) for name in _DRIVEN)
@@ -130,7 +130,7 @@ class SimulationThreads:
                 pushed[worlds] = wrenches[worlds, step]
             for name, values in changed.items():
                 batch.expand(name)[worlds] = values[worlds]
-            with self._noting_stops():
+            with self._count_stops():
                 batch.step(worlds)
             worlds = np.flatnonzero((self.warnings() <= before).all(axis=1)).astype(np.int32)
 
@@ -141,7 +141,7 @@ class SimulationThreads:
         self._drives.restart(index, params)
         self._params = self._params.put(index, params)
         self._pushes.restart(self._params)
-        self._moved |= self._twin.moved(params)
+        self._moved |= self._twin.find_changed_params(params)
         _write(self.batch, self._twin.fields(params, always=self._moved), index)
         _begin(self.batch, initial, index)
         self._stops[index] = 0
@@ -155,7 +155,7 @@ class SimulationThreads:
         return counts
 
     @contextmanager
-    def _noting_stops(self) -> Iterator[None]:
+    def _count_stops(self) -> Iterator[None]:
         """Count a warning for each world in which MuJoCo stopped; it keeps its state, and the others continue."""
         try:
             yield

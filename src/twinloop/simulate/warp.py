@@ -18,7 +18,7 @@ from twinloop.core.params import ParamTable
 from twinloop.simulate.arrays import to_host
 from twinloop.simulate.protocol import InitialState
 from twinloop.simulate.warp_model import find_device, memory_used
-from twinloop.simulate.warp_worlds import WarpWorlds, bare_seconds
+from twinloop.simulate.warp_worlds import WarpWorlds, measure_bare_seconds
 from twinloop.twin import Twin
 
 _CONTACTS = 48  # per world, at least: six times the contacts of a grasp of the SO-101 (measured: 8)
@@ -61,7 +61,7 @@ class BackendWarp:
         derived: Sequence[str] = (),
     ) -> SimulationWarp:
         """Return a simulation with all worlds in their initial states."""
-        nconmax = self.nconmax or contact_room(twin)
+        nconmax = self.nconmax or estimate_max_contacts(twin)
         worlds = WarpWorlds(
             twin,
             params,
@@ -69,13 +69,13 @@ class BackendWarp:
             derived=derived,
             device=self.device,
             deterministic=self.deterministic,
-            buffers=(nconmax, self.njmax or row_room(twin.model, nconmax)),
+            buffers=(nconmax, self.njmax or estimate_max_rows(twin.model, nconmax)),
         )
         return SimulationWarp(worlds)
 
-    def bare_seconds(self, simulation: SimulationWarp, commands: NDArray[np.float64]) -> float:
-        """Return the seconds that ``mujoco_warp`` alone takes for the same steps, see `warp_worlds.bare_seconds`."""
-        return bare_seconds(simulation.device, commands)
+    def measure_bare_seconds(self, simulation: SimulationWarp, commands: NDArray[np.float64]) -> float:
+        """Return the seconds that ``mujoco_warp`` alone takes for the same steps."""
+        return measure_bare_seconds(simulation.device, commands)
 
     def memory_used(self) -> int | None:
         """Return the memory of a CUDA device that all processes use, in bytes; None on the CPU."""
@@ -113,9 +113,9 @@ class SimulationWarp:
         """Velocities ``(nworld, nv)``."""
         return to_host(self.device.qvel)
 
-    def derived(self, name: str) -> NDArray[np.float64]:
+    def read_derived(self, name: str) -> NDArray[np.float64]:
         """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
-        return to_host(self.device.derived(name))
+        return to_host(self.device.read_derived(name))
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
@@ -135,7 +135,7 @@ class SimulationWarp:
         return to_host(self.device.warnings())
 
 
-def contact_room(twin: Twin) -> int:
+def estimate_max_contacts(twin: Twin) -> int:
     """Return the contact buffer's size per world of a twin."""
     data = mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
@@ -143,7 +143,7 @@ def contact_room(twin: Twin) -> int:
     return max(_CONTACTS, _HEADROOM * data.ncon)
 
 
-def row_room(model: mujoco.MjModel, nconmax: int) -> int:
+def estimate_max_rows(model: mujoco.MjModel, nconmax: int) -> int:
     """Return the constraint rows of ``nconmax`` contacts of the model's largest dimension, and of all else acting."""
     kinds = {mujoco.mjtEq.mjEQ_CONNECT: 3, mujoco.mjtEq.mjEQ_WELD: 6}
     equalities = sum(kinds.get(mujoco.mjtEq(int(kind)), 1) for kind in model.eq_type)

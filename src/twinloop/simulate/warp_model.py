@@ -19,7 +19,7 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
 from twinloop.twin.fields import FieldValues
-from twinloop.twin.quantities.lookup import still_geoms
+from twinloop.twin.quantities.lookup import find_fixed_geoms
 from twinloop.twin.quantities.rotation import quat_multiply
 
 
@@ -45,7 +45,7 @@ def find_device(name: str) -> wp.Device:
 
 
 @contextmanager
-def on_device(device: wp.Device) -> Generator[None]:
+def use_device(device: wp.Device) -> Generator[None]:
     """Set Warp's device for the block and, on a CUDA device, torch's stream for Warp, so that neither waits."""
     stream = nullcontext()
     if device.is_cuda:
@@ -77,10 +77,10 @@ class GraphCache:
     def prepare(self, name: str, layout: Any, work: Callable[[], None]) -> None:
         """Capture work as a graph without running it, unless done for this layout; its kernels must be compiled."""
         if self._captured.get(name, (None, None))[0] != layout:
-            self._captured[name] = (layout, _captured(self._device, work))
+            self._captured[name] = (layout, _capture_graph(self._device, work))
 
 
-def _captured(device: wp.Device, work: Callable[[], None]) -> Any:
+def _capture_graph(device: wp.Device, work: Callable[[], None]) -> Any:
     """Capture the launches of ``work`` as a graph. Torch's own stream cannot be captured on a CUDA device."""
     apart = wp.ScopedStream(wp.Stream(device)) if device.is_cuda else nullcontext()
     with wp.ScopedDevice(device), apart, wp.ScopedCapture(device) as capture:
@@ -157,7 +157,7 @@ class WarpModel:
         self.version = 0
         self._expanded: set[str] = set()
         self._scratch: Any = None
-        self._still = still_geoms(self.host)
+        self._still = find_fixed_geoms(self.host)
 
     @property
     def scratch(self) -> Any:
@@ -173,8 +173,11 @@ class WarpModel:
             InputError: with the parameters, their field and the next step.
         """
         for name in names:
-            if self._spec(name) is None:
-                moved = (self._twin.params[each] for each in sorted(self._twin.moved(params) | set(params.steps)))
+            if self._find_batched_type(name) is None:
+                moved = (
+                    self._twin.params[each]
+                    for each in sorted(self._twin.find_changed_params(params) | set(params.steps))
+                )
                 guilty = [p.name for p in moved if name in p.quantity.fields]
                 raise InputError(
                     f"{', '.join(guilty) or name}: the backend warp cannot vary this between worlds, because "
@@ -183,7 +186,7 @@ class WarpModel:
 
     def view(self, name: str) -> torch.Tensor:
         """Return a per-world field as a tensor ``(nworld, …)`` that shares its memory; expand a shared field first."""
-        owner, attribute = self._owner(name)
+        owner, attribute = self._locate_field(name)
         if name not in self._expanded:
             shared = getattr(owner, attribute)
             own = wp.empty((self._nworld, *shared.shape[1:]), dtype=shared.dtype)
@@ -222,12 +225,12 @@ class WarpModel:
         wp.to_torch(data.geom_xpos)[:, geoms] = position
         wp.to_torch(data.geom_xmat)[:, geoms] = _matrix(quat_multiply(turn, own))
 
-    def _owner(self, name: str) -> tuple[Any, str]:
+    def _locate_field(self, name: str) -> tuple[Any, str]:
         owner, _, attribute = name.rpartition(".")
         return (self.device.opt if owner else self.device), attribute
 
-    def _spec(self, name: str) -> Any:
-        owner, attribute = self._owner(name)
+    def _find_batched_type(self, name: str) -> Any:
+        owner, attribute = self._locate_field(name)
         specs = {field.name: field.type for field in dataclasses.fields(owner)}
         shape = getattr(specs.get(attribute), "shape", ())
         return specs[attribute] if shape and shape[0] == "*" else None

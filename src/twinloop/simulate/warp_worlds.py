@@ -20,7 +20,7 @@ from twinloop.simulate.command import CommandPath
 from twinloop.simulate.disturbance import Pushes
 from twinloop.simulate.drives import DriveStages
 from twinloop.simulate.protocol import WARNINGS, InitialState, state_columns
-from twinloop.simulate.warp_model import GraphCache, WarpModel, on_device
+from twinloop.simulate.warp_model import GraphCache, WarpModel, use_device
 from twinloop.twin import Twin
 
 _BAD = {"qpos": "mjWARN_BADQPOS", "qvel": "mjWARN_BADQVEL", "qacc": "mjWARN_BADQACC"}
@@ -48,26 +48,26 @@ class WarningCounters:
         self._shifts = torch.tensor(shifts, dtype=torch.int32, device=device)
         self._columns = torch.tensor([WARNINGS.index(name) for name in _OVERFLOWS.values()], device=device)
 
-    def sound(self, controls: torch.Tensor) -> torch.Tensor:
+    def zero_invalid_controls(self, controls: torch.Tensor) -> torch.Tensor:
         """Return controls ``(nworld, substeps, nu)``, with invalid steps set to zero and counted, as in MuJoCo."""
-        sound = _good(controls).all(dim=2, keepdim=True)
-        self._raise("mjWARN_BADCTRL", ~sound.flatten(1).all(dim=1))
+        sound = _is_valid(controls).all(dim=2, keepdim=True)
+        self._increment_counter("mjWARN_BADCTRL", ~sound.flatten(1).all(dim=1))
         return torch.where(sound, controls, 0.0)
 
-    def count(self, data: Any) -> None:
+    def count_warnings(self, data: Any) -> None:
         """Count the warnings of a control step in a Data, and reset its overflow flags."""
         for name, kind in _BAD.items():
-            self._raise(kind, ~_good(wp.to_torch(getattr(data, name))).all(dim=1))
+            self._increment_counter(kind, ~_is_valid(wp.to_torch(getattr(data, name))).all(dim=1))
         overflow = wp.to_torch(data.overflow)
         bits = (overflow[:, None] >> self._shifts) & 1
         self.counts.index_add_(1, self._columns, bits.long())
         overflow.zero_()
 
-    def _raise(self, kind: str, worlds: torch.Tensor) -> None:
+    def _increment_counter(self, kind: str, worlds: torch.Tensor) -> None:
         self.counts[:, WARNINGS.index(kind)] += worlds
 
 
-def _good(values: torch.Tensor) -> torch.Tensor:
+def _is_valid(values: torch.Tensor) -> torch.Tensor:
     return torch.isfinite(values) & (values.abs() <= mujoco.mjMAXVAL)
 
 
@@ -112,13 +112,13 @@ class WarpWorlds:
         self.nworld, self.step_index, self.substeps = initial.nworld, 0, twin.substeps
         self.arrays = ArrayLibrary.of(torch.zeros(0, device=wp.device_to_torch(device)))
         self._graphs = GraphCache(device)
-        self.on, self._twin, self._params, self._moved = device, twin, params, twin.moved(params)
+        self.on, self._twin, self._params, self._moved = device, twin, params, twin.find_changed_params(params)
         self._commands = CommandPath(
             twin, params, initial.command, earlier=initial.earlier, as_array=self.arrays.asarray
         )
         self._pushes = Pushes(twin, params)
         self._drives = DriveStages(twin, params, as_array=self.arrays.asarray)
-        with on_device(self.on):
+        with use_device(self.on):
             self.model = WarpModel(twin, self.nworld)
             if deterministic:
                 self.model.device.opt.deterministic = int(mjw.DeterminismType.ALL)
@@ -127,45 +127,45 @@ class WarpWorlds:
             self._controls: Any = wp.zeros((twin.substeps, self.nworld, twin.model.nu), dtype=float)
             self._wrenches: Any = None
         self._sizes = _derived_shapes(self.model.host, derived)
-        self._columns = _columns(twin.model)
+        self._columns = _order_components(twin.model)
         self._faults = WarningCounters(self.nworld, self.arrays.device)
         self._fresh = torch.zeros(self.nworld, dtype=torch.bool, device=self.arrays.device)
         self._write(params)
         # Poses of geoms are excluded: those of fixed geoms are set when fields are written.
         self._first = {name: self._tensor(name).clone() for name in self._sizes if not name.startswith("geom_x")}
         self._begin(np.arange(self.nworld), initial)
-        self._make_room(params)
+        self._prepare_step(params)
         self._begin(np.arange(self.nworld), initial)
 
     @property
     def state(self) -> torch.Tensor:
         """Present state of every world, ``(nworld, nstate)``, float32."""
-        with on_device(self.on):
+        with use_device(self.on):
             parts = [self._tensor(name).reshape(self.nworld, -1) for name in self._columns]
             return torch.cat(parts, dim=1)
 
     @property
     def qpos(self) -> torch.Tensor:
         """Positions ``(nworld, nq)``."""
-        with on_device(self.on):
+        with use_device(self.on):
             return self._tensor("qpos").double()
 
     @property
     def qvel(self) -> torch.Tensor:
         """Velocities ``(nworld, nv)``."""
-        with on_device(self.on):
+        with use_device(self.on):
             return self._tensor("qvel").double()
 
-    def derived(self, name: str) -> torch.Tensor:
+    def read_derived(self, name: str) -> torch.Tensor:
         """Return a field requested at the start, ``(nworld, …)``, one physics step behind the state."""
-        with on_device(self.on):
+        with use_device(self.on):
             return self._tensor(name).reshape(self.nworld, *self._sizes[name]).double()
 
     def jacobian(self, body: int, point: ArrayLike) -> tuple[torch.Tensor, torch.Tensor]:
         """Return linear and angular Jacobians ``(nworld, 3, nv)`` of world points ``(nworld, 3)`` on a body."""
         scratch, nv = self.model.scratch, self.model.host.nv
         points = self.arrays.asarray(np.broadcast_to(np.asarray(point, dtype=np.float32), (self.nworld, 3)).copy())
-        with on_device(self.on):
+        with use_device(self.on):
             for name in ("qpos", "mocap_pos", "mocap_quat"):
                 wp.copy(getattr(scratch, name), getattr(self.data, name))
             mjw.kinematics(self.model.device, scratch)
@@ -178,23 +178,23 @@ class WarpWorlds:
     def advance(self, command: torch.Tensor) -> None:
         """Run one control step under commands ``(nworld, nu)``, as a captured graph unless drives act."""
         step, clock = self._commands.step, self._commands.clock
-        controls = self._commands.controls(command)
+        controls = self._commands.compute_controls(command)
         changes = self._twin.stepped_fields(self._params, step)
-        with on_device(self.on):
+        with use_device(self.on):
             if changes:
                 self.model.write(changes)
                 self.model.place(self.data, changes)
             if not clock.steady:
                 self.model.view("opt.timestep").copy_(clock.timestep)
-            controls = self._faults.sound(controls)
+            controls = self._faults.zero_invalid_controls(controls)
             wp.to_torch(self._controls).copy_(controls.transpose(0, 1))
             self._push(step)
             self._drives.begin()
             if self._drives.active:
-                self._step_driven(controls)
+                self._step_with_drives(controls)
             else:
-                self._graphs.run(*self._physics(self.substeps))
-            self._faults.count(self.data)
+                self._graphs.run(*self._make_physics_work(self.substeps))
+            self._faults.count_warnings(self.data)
         self.step_index += 1
 
     def restart(self, worlds: ArrayLike, params: ParamTable, initial: InitialState) -> None:
@@ -204,7 +204,7 @@ class WarpWorlds:
         self._drives.restart(index, params)
         self._params = self._params.put(index, params)
         self._pushes.restart(self._params)
-        self._moved |= self._twin.moved(params)
+        self._moved |= self._twin.find_changed_params(params)
         self._write(params, index)
         self._begin(index, initial)
 
@@ -216,7 +216,7 @@ class WarpWorlds:
         """Write the fields of all worlds, or of some, one row each."""
         fields = self._twin.fields(params, always=self._moved)
         self.model.check(params, fields.arrays)
-        with on_device(self.on):
+        with use_device(self.on):
             self.model.write(fields, worlds)
             if not self._commands.clock.steady:
                 self.model.view("opt.timestep")
@@ -228,7 +228,7 @@ class WarpWorlds:
         self._fresh.zero_()
         self._fresh[index] = True
         kept = {name: self._tensor(name).clone() for name in self._sizes}
-        with on_device(self.on):
+        with use_device(self.on):
             self._graphs.run("reset", self.model.version, self._reset)
             for name in ("qpos", "qvel", "mocap_pos", "mocap_quat"):
                 rows = self.arrays.asarray(getattr(initial, name))
@@ -246,20 +246,20 @@ class WarpWorlds:
     def _reset(self) -> None:
         mjw.reset_data(self.model.device, self.data, wp.from_torch(self._fresh))
 
-    def _make_room(self, params: ParamTable) -> None:
+    def _prepare_step(self, params: ParamTable) -> None:
         """Allocate the arrays, compile the kernels and capture the graph of a control step."""
         stepped = self._twin.stepped_fields(params, 0)
         names = [*(stepped.arrays if stepped else ()), *self._drives.fields]
         self.model.check(params, names)
-        with on_device(self.on):
+        with use_device(self.on):
             for name in names:
                 self.model.view(name)
             if self._pushes.active:
-                self._wrench_rows()
-            self._substeps(1)
-            self._graphs.prepare(*self._physics(1 if self._drives.active else self.substeps))
+                self._get_wrenches()
+            self._run_substeps(1)
+            self._graphs.prepare(*self._make_physics_work(1 if self._drives.active else self.substeps))
 
-    def _wrench_rows(self) -> torch.Tensor:
+    def _get_wrenches(self) -> torch.Tensor:
         if self._wrenches is None:
             shape = (self.substeps, self.nworld, self._twin.model.nbody)
             self._wrenches = wp.zeros(shape, dtype=wp.spatial_vector)
@@ -270,13 +270,13 @@ class WarpWorlds:
         clock = self._commands.clock
         wrenches = None
         if self._pushes.active:
-            wrenches = self._pushes.wrenches(step, to_host(clock.began), to_host(clock.ratio))
+            wrenches = self._pushes.compute_wrenches(step, to_host(clock.began), to_host(clock.ratio))
         if wrenches is not None:
-            self._wrench_rows()[:] = self.arrays.asarray(wrenches.swapaxes(0, 1))
+            self._get_wrenches()[:] = self.arrays.asarray(wrenches.swapaxes(0, 1))
         elif self._wrenches is not None:  # the worlds that were pushed have restarted
             self._wrenches.zero_()
 
-    def _step_driven(self, controls: torch.Tensor) -> None:
+    def _step_with_drives(self, controls: torch.Tensor) -> None:
         """Run physics steps one by one from the first row of the inputs, with drives before each."""
         state = [self._tensor(name) for name in ("qpos", "qvel", "actuator_force")]
         inputs = [wp.to_torch(rows) for rows in (self._controls, self._wrenches) if rows is not None]
@@ -294,13 +294,13 @@ class WarpWorlds:
             inputs[0][0] = control
             for name, values in changed.items():
                 self.model.view(name).copy_(values)
-            self._graphs.run(*self._physics(1))
+            self._graphs.run(*self._make_physics_work(1))
 
-    def _physics(self, count: int) -> tuple[str, Any, Callable[[], None]]:
+    def _make_physics_work(self, count: int) -> tuple[str, Any, Callable[[], None]]:
         """Return some physics steps as work for `GraphCache`."""
-        return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._substeps(count)
+        return "physics", (count, self.model.version, self._wrenches is not None), lambda: self._run_substeps(count)
 
-    def _substeps(self, count: int) -> None:
+    def _run_substeps(self, count: int) -> None:
         for substep in range(count):
             if self._controls.size:
                 wp.copy(self.data.ctrl, self._controls[substep])
@@ -312,7 +312,7 @@ class WarpWorlds:
         return wp.to_torch(getattr(self.data, name))
 
 
-def _columns(model: mujoco.MjModel) -> list[str]:
+def _order_components(model: mujoco.MjModel) -> list[str]:
     """Return the components of a recorded state in column order, without those that this model lacks."""
     first = {name: state_columns(model, int(part))[:1] for name, part in _STATE.items()}
     present = {name: int(column[0]) for name, column in first.items() if len(column)}
@@ -329,7 +329,7 @@ def _derived_shapes(model: mujoco.MjModel, names: Sequence[str]) -> dict[str, tu
     return {name: getattr(data, name).shape for name in names}
 
 
-def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
+def measure_bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
     """Measure the seconds of a rollout's physics steps from the current states, without anything around the physics.
 
     It uses the same model with the same parameters, the same contact buffer, and the same graph of physics steps.
@@ -341,7 +341,7 @@ def bare_seconds(worlds: WarpWorlds, commands: NDArray[np.float64]) -> float:
         for _ in range(worlds.substeps):
             mjw.step(worlds.model.device, worlds.data)
 
-    with on_device(worlds.on):
+    with use_device(worlds.on):
         rows: Any = wp.array(commands.swapaxes(0, 1).astype(np.float32), dtype=float)
         graphs = GraphCache(worlds.on)
         graphs.prepare("physics", worlds.model.version, physics)

@@ -12,7 +12,7 @@ from twinloop.stats.bootstrap import (
     score_bootstrap,
     stretched_percentile,
 )
-from twinloop.stats.change_points import match_moments, slope_change
+from twinloop.stats.change_points import match_times, slope_change
 from twinloop.stats.classifier import ClassifierTest, classifier_test
 from twinloop.stats.conformal import conformal_band, conformal_threshold, least_clips, least_values, quantile_upper
 from twinloop.stats.distances import ColumnDistances, energy_distance, kid, mmd, wasserstein
@@ -34,7 +34,7 @@ from twinloop.stats.equivalence import (
 )
 from twinloop.stats.interval import Interval, holm
 from twinloop.stats.kernel_distance import KernelDistance
-from twinloop.stats.matched import (
+from twinloop.stats.matched_trials import (
     MOST_PAIRS,
     PairedCounts,
     mantel_haenszel,
@@ -77,11 +77,11 @@ from twinloop.stats.series import (
     block_frames,
     effective_size,
     integrated_time,
+    is_on_grid,
     ljung_box,
-    octaves,
-    on_grid,
+    octave_edges,
     pooled_autocorrelation,
-    quantum,
+    quantization_step,
     spectrum,
     time_blocks,
 )
@@ -89,10 +89,10 @@ from twinloop.stats.shares import (
     JoiningOrders,
     SobolIndices,
     SobolTerms,
-    antithetic_walks,
+    draw_joining_orders,
     every_coalition,
     shapley,
-    shapley_of_walks,
+    shapley_from_orders,
     sobol_indices,
     sobol_rows,
     sobol_terms,
@@ -101,7 +101,7 @@ from twinloop.stats.time_alignment import (
     best_lag,
     correlation_at_lags,
     cross_lag,
-    delayed,
+    delay_series,
     following_lag,
     mae,
     raw_correlation,
@@ -131,7 +131,6 @@ __all__ = [
     "TrialsNeeded",
     "allan_curve",
     "allan_noise",
-    "antithetic_walks",
     "autocorrelation",
     "barnard",
     "best_lag",
@@ -154,8 +153,9 @@ __all__ = [
     "correlation_at_lags",
     "cross_lag",
     "decision_blocks",
-    "delayed",
+    "delay_series",
     "difference_interval",
+    "draw_joining_orders",
     "effective_size",
     "energy_distance",
     "equivalent_means",
@@ -167,6 +167,7 @@ __all__ = [
     "group_test",
     "holm",
     "integrated_time",
+    "is_on_grid",
     "kid",
     "krippendorff_alpha",
     "least_clips",
@@ -177,11 +178,10 @@ __all__ = [
     "log_e_scores",
     "mae",
     "mantel_haenszel",
-    "match_moments",
+    "match_times",
     "mcnemar",
     "mmd",
-    "octaves",
-    "on_grid",
+    "octave_edges",
     "paired_difference_interval",
     "paired_p_value",
     "paired_p_values",
@@ -195,7 +195,7 @@ __all__ = [
     "precision_recall_density_coverage",
     "prediction_powered",
     "quantile_upper",
-    "quantum",
+    "quantization_step",
     "raw_correlation",
     "ridge_predictions",
     "score_bootstrap",
@@ -203,7 +203,7 @@ __all__ = [
     "sequential_rates",
     "sequential_scores",
     "shapley",
-    "shapley_of_walks",
+    "shapley_from_orders",
     "slope_change",
     "sobol_indices",
     "sobol_rows",

@@ -42,9 +42,9 @@ def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, se
     Raises:
         InputError: unequal lengths, or fewer than two units with both values.
     """
-    codes, size = _coded(_columns(first, second))
+    codes, size = _encode_values(_stack_observers(first, second))
     codes = codes[(codes >= 0).all(axis=1)]
-    _enough(len(codes), "both observers")
+    _check_unit_count(len(codes), "both observers")
     unit = np.arange(len(codes))
     sums = np.zeros((len(codes), size, size))
     sums[unit, codes[:, 0], codes[:, 1]] = 1.0
@@ -57,7 +57,7 @@ def cohens_kappa(first: ArrayLike, second: ArrayLike, *, level: float = 0.95, se
         return _beyond_chance(1.0 - observed, 1.0 - expected)
 
     agree = codes[:, 0] == codes[:, 1]
-    chance = _chance(np.bincount(codes.ravel(), minlength=size))
+    chance = _expected_disagreement(np.bincount(codes.ravel(), minlength=size))
     return _interval(kappa, sums.reshape(len(codes), -1), agree, chance, level=level, seed=seed)
 
 
@@ -85,9 +85,9 @@ def krippendorff_alpha(
         raise InputError(f"Values have shape {table.shape}; give (units, observers).")
     if metric == "interval":
         return _alpha_interval(table, level=level, seed=seed)
-    codes, size = _coded(table)
+    codes, size = _encode_values(table)
     codes = codes[(codes >= 0).sum(axis=1) >= _FEWEST]
-    _enough(len(codes), "two observers")
+    _check_unit_count(len(codes), "two observers")
     counts = np.stack([(codes == code).sum(axis=1) for code in range(size)], axis=1).astype(np.float64)
     given = counts.sum(axis=1)
     # A unit's coincidences (Krippendorff 2011, section C), of which only those of unequal values count.
@@ -100,14 +100,14 @@ def krippendorff_alpha(
         expected = (whole**2 - (each**2).sum(axis=1)) / np.maximum(whole - 1.0, 1.0)
         return _beyond_chance(total[:, 0], expected)
 
-    return _interval(alpha, sums, unlike == 0, _chance(counts.sum(axis=0)), level=level, seed=seed)
+    return _interval(alpha, sums, unlike == 0, _expected_disagreement(counts.sum(axis=0)), level=level, seed=seed)
 
 
 def _alpha_interval(table: NDArray[np.object_], *, level: float, seed: int) -> Interval:
-    numbers = np.array([[np.nan if _missing(x) else float(x) for x in row] for row in table], dtype=np.float64)
+    numbers = np.array([[np.nan if _is_missing(x) else float(x) for x in row] for row in table], dtype=np.float64)
     numbers = numbers.reshape(table.shape)
     numbers = numbers[np.isfinite(numbers).sum(axis=1) >= _FEWEST]
-    _enough(len(numbers), "two observers")
+    _check_unit_count(len(numbers), "two observers")
     numbers = numbers - np.nanmean(numbers)  # a difference of squares of large numbers would lose digits
     given = np.isfinite(numbers).sum(axis=1).astype(np.float64)
     plain, square = np.nansum(numbers, axis=1), np.nansum(numbers**2, axis=1)
@@ -153,11 +153,11 @@ def _interval(
         ends = (estimate - half, min(estimate + half, 1.0))
         return Interval.of(estimate, *ends, level=level, method="jackknife over units")
 
-    def resampled(rows: NDArray[np.intp]) -> Array:
+    def resample_statistic(rows: NDArray[np.intp]) -> Array:
         weights = np.stack([np.bincount(row, minlength=count) for row in rows]).astype(np.float64)
         return np.nan_to_num(figure(weights @ sums))
 
-    found = bootstrap(resampled, count, level=level, seed=seed)
+    found = bootstrap(resample_statistic, count, level=level, seed=seed)
     return Interval.of(estimate, found.low, found.high, level=level, method="bca bootstrap over units")
 
 
@@ -167,13 +167,13 @@ def _beyond_chance(observed: Array, expected: Array) -> Array:
     return np.where(some, 1.0 - observed / np.where(some, expected, 1.0), np.nan)
 
 
-def _chance(counts: NDArray[np.generic]) -> float:
+def _expected_disagreement(counts: NDArray[np.generic]) -> float:
     """Return the expected disagreement of two values drawn from the observed ones."""
     share = np.asarray(counts, dtype=np.float64) / max(float(np.sum(counts)), 1.0)
     return max(1.0 - float((share**2).sum()), 1e-12)
 
 
-def _columns(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]:
+def _stack_observers(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]:
     one, other = np.asarray(first, dtype=object), np.asarray(second, dtype=object)
     if one.ndim != 1 or one.shape != other.shape:
         raise InputError(
@@ -182,18 +182,18 @@ def _columns(first: ArrayLike, second: ArrayLike) -> NDArray[np.object_]:
     return np.stack([one, other], axis=1)
 
 
-def _coded(table: NDArray[np.object_]) -> tuple[NDArray[np.intp], int]:
+def _encode_values(table: NDArray[np.object_]) -> tuple[NDArray[np.intp], int]:
     """Return codes from 0, with -1 for missing values, and the number of different values."""
-    words = sorted({str(value) for value in table.ravel() if not _missing(value)})
+    words = sorted({str(value) for value in table.ravel() if not _is_missing(value)})
     number = {word: code for code, word in enumerate(words)}
-    codes = [-1 if _missing(value) else number[str(value)] for value in table.ravel()]
+    codes = [-1 if _is_missing(value) else number[str(value)] for value in table.ravel()]
     return np.array(codes, dtype=np.intp).reshape(table.shape), max(len(words), 1)
 
 
-def _missing(value: object) -> bool:
+def _is_missing(value: object) -> bool:
     return value is None or value == "" or (isinstance(value, float) and np.isnan(value))
 
 
-def _enough(units: int, whom: str) -> None:
+def _check_unit_count(units: int, whom: str) -> None:
     if units < _FEWEST:
         raise InputError(f"{units} units have values of {whom}; agreement needs at least {_FEWEST}.")

@@ -91,10 +91,10 @@ def allan_curve(
             "one, or shorter averages."
         )
     phase = np.concatenate([[0.0], np.cumsum(record - record.mean())]) * period
-    variance = np.array([_variance(phase, int(m)) for m in averaged]) / (averaged * period) ** 2
+    variance = np.array([_allan_variance(phase, int(m)) for m in averaged]) / (averaged * period) ** 2
     time = np.asarray(averaged * period, dtype=np.float64)
     slope = np.gradient(np.log(variance), np.log(time)) / 2.0
-    freedom = _freedom(slope, averaged.astype(np.float64), len(phase))
+    freedom = _degrees_of_freedom(slope, averaged.astype(np.float64), len(phase))
     tail = (1.0 - level) / 2.0
     low, high = (freedom * variance / chdtri(freedom, part) for part in (tail, 1.0 - tail))
     deviation = Interval.of(
@@ -123,13 +123,13 @@ def allan_noise(curve: AllanCurve) -> AllanNoise:
     )
 
 
-def _variance(phase: NDArray[np.float64], m: int) -> float:
+def _allan_variance(phase: NDArray[np.float64], m: int) -> float:
     """Return half the mean square of the second differences of the integral over ``m`` samples."""
     second = phase[2 * m :] - 2.0 * phase[m:-m] + phase[: -2 * m]
     return float(np.mean(second * second)) / 2.0
 
 
-def _freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDArray[np.float64]:
+def _degrees_of_freedom(slope: NDArray[np.float64], m: NDArray[np.float64], n: int) -> NDArray[np.float64]:
     """Return the equivalent degrees of freedom for ``n`` points of the integral (NIST SP 1065, table 5)."""
     white = (3.0 * (n - 1) / (2.0 * m) - 2.0 * (n - 2) / n) * 4.0 * m**2 / (4.0 * m**2 + 5.0)
     first = 2.0 * (n - 2) ** 2 / (2.3 * n - 4.9)

@@ -59,11 +59,13 @@ def log_e_mean(
     Raises:
         InputError: a value outside its bounds, or no value.
     """
-    x, m, below, above = _rooms(values, mean, low, high)
+    x, m, below, above = _distances_to_bounds(values, mean, low, high)
     sides = {
-        "greater": lambda: _mixed(x - m, below, bets),
-        "less": lambda: _mixed(m - x, above, bets),
-        "two-sided": lambda: np.logaddexp(_mixed(x - m, below, bets), _mixed(m - x, above, bets)) - np.log(2),
+        "greater": lambda: _mixture_wealth(x - m, below, bets),
+        "less": lambda: _mixture_wealth(m - x, above, bets),
+        "two-sided": lambda: (
+            np.logaddexp(_mixture_wealth(x - m, below, bets), _mixture_wealth(m - x, above, bets)) - np.log(2)
+        ),
     }
     return sides[alternative]()
 
@@ -77,7 +79,7 @@ def log_e_adaptive(
     values (Waudby-Smith & Ramdas 2024, section 4.2 and eq. 26), and half of the wealth on each side. Intervals are
     narrower than those of `log_e_mean` if the number of values is fixed.
     """
-    x, m, below, above = _rooms(values, mean, low, high)
+    x, m, below, above = _distances_to_bounds(values, mean, low, high)
     bet = _adaptive_bets(x, alpha)
     up = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(below, _NARROWEST)) * (x - m)), axis=-1)
     down = np.cumsum(np.log1p(np.minimum(bet, _MOST / np.maximum(above, _NARROWEST)) * (m - x)), axis=-1)
@@ -142,33 +144,35 @@ def check_bounded(values: ArrayLike, low: ArrayLike, high: ArrayLike) -> Array:
     return x
 
 
-def _rooms(values: ArrayLike, mean: ArrayLike, low: ArrayLike, high: ArrayLike) -> tuple[Array, Array, Array, Array]:
+def _distances_to_bounds(
+    values: ArrayLike, mean: ArrayLike, low: ArrayLike, high: ArrayLike
+) -> tuple[Array, Array, Array, Array]:
     """Return the checked values, the hypothesis, and its distances from both bounds."""
     x, m = check_bounded(values, low, high), np.asarray(mean, dtype=np.float64)[..., None]
     return x, m, m - np.asarray(low, dtype=np.float64), np.asarray(high, dtype=np.float64) - m
 
 
-def _mixed(gain: Array, room: ArrayLike, bets: Bets) -> Array:
+def _mixture_wealth(gain: Array, room: ArrayLike, bets: Bets) -> Array:
     """Return the mean wealth over constant fractions of the largest bet, 1 / ``room``; gains are at least −room."""
     share = gain / np.maximum(room, _NARROWEST)
     total = np.full(share.shape, -np.inf)
     for fraction, weight in zip(
-        *_fractions(bets), strict=True
+        *_bet_fractions(bets), strict=True
     ):  # a loop, because fractions are few and the arrays large
         np.logaddexp(total, np.cumsum(np.log1p(fraction * share), axis=-1) + np.log(weight), out=total)
     return total
 
 
-def _fractions(bets: Bets) -> tuple[Array, Array]:
+def _bet_fractions(bets: Bets) -> tuple[Array, Array]:
     """Return fractions of the largest bet and the share of the wealth for each."""
     if bets == "spread":
         return _FRACTIONS, np.full(len(_FRACTIONS), 1 / len(_FRACTIONS))
-    nodes, weights = _nodes(_EVEN)
+    nodes, weights = _gauss_legendre_nodes(_EVEN)
     return (nodes + 1) / 2, weights / weights.sum()
 
 
 @cache  # every test of a gate needs them, and they take longer than the test
-def _nodes(count: int) -> tuple[Array, Array]:
+def _gauss_legendre_nodes(count: int) -> tuple[Array, Array]:
     return np.polynomial.legendre.leggauss(count)
 
 

@@ -59,7 +59,7 @@ def bootstrap(
         InputError: fewer than two clusters, from which their spread cannot be estimated.
     """
     check_level(level)
-    resamples = _resamples(nclusters, draws, seed)
+    resamples = _draw_resamples(nclusters, draws, seed)
     whole = np.arange(nclusters)[None]
     estimate, values = statistic(whole)[0], statistic(resamples)
     tails = _expanded_tails(level, nclusters)  # standard normal quantiles
@@ -178,11 +178,11 @@ def cluster_weights(nclusters: int, draws: int, *, seed: int = 0) -> NDArray[np.
     Raises:
         InputError: fewer than two clusters.
     """
-    rows = _resamples(nclusters, draws, seed)
+    rows = _draw_resamples(nclusters, draws, seed)
     return np.stack([np.bincount(row, minlength=nclusters) for row in rows]).astype(np.float64)
 
 
-def _resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
+def _draw_resamples(nclusters: int, draws: int, seed: int) -> NDArray[np.intp]:
     if nclusters < _LEAST_CLUSTERS:
         raise InputError(f"A bootstrap over {nclusters} cluster has no spread; it needs at least {_LEAST_CLUSTERS}.")
     return generator(seed, _STREAM).integers(0, nclusters, size=(draws, nclusters))

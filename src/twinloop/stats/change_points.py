@@ -83,7 +83,7 @@ class MatchedMoments:
         return 2.0 * len(self.first) / total if total else 1.0
 
 
-def match_moments(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedMoments:
+def match_times(first: ArrayLike, second: ArrayLike, tolerance: float) -> MatchedMoments:
     """Return the largest set of pairs of times within ``tolerance``; each time is used once, and the order is kept.
 
     On a line, taking pairs greedily from the left gives the largest matching.
@@ -156,7 +156,7 @@ def cusum_threshold(run_length: float) -> float:
     return float(found)  # pyright: ignore[reportArgumentType]
 
 
-def self_starting(before: ArrayLike, values: ArrayLike) -> Array:
+def self_starting_scores(before: ArrayLike, values: ArrayLike) -> Array:
     """Convert values ``(n,)`` to standard normal scores relative to all earlier values.
 
     Args:

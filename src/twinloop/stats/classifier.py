@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
-from twinloop.stats.discriminant import WIDE, Discriminant, DiscriminantFeatures, DiscriminantLearner, learner
+from twinloop.stats.discriminant import WIDE, Discriminant, DiscriminantFeatures, DiscriminantLearner, fit_learner
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.two_sample import (
     Array,
@@ -31,8 +31,8 @@ from twinloop.stats.two_sample import (
     column_names,
     least_p_value,
     observed_labels,
-    relabellings,
-    resampled,
+    relabel_episodes,
+    resample_episodes,
     two_samples,
 )
 
@@ -50,8 +50,8 @@ class ClassifierTest:
 
     ``contributions`` ``(d,)`` show which columns differ: they sum to the distance between both sides' mean held-out
     scores, in standard deviations of these. ``scores`` are the held-out scores of the given rows, real ones first;
-    positive means classified as real (NaN for the few whose episode fills no bundle, see `TwoSampleRows.bundled`).
-    ``classifier`` is fitted to all rows, to score others.
+    positive means classified as real (NaN for the few whose episode fills no bundle, see
+    `TwoSampleRows.bundle_episodes`). ``classifier`` is fitted to all rows, to score others.
     """
 
     columns: tuple[str, ...]
@@ -115,20 +115,20 @@ def classifier_test(
     check_level(level)
     given = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
     names = column_names(columns, given.rows.shape[1])
-    samples = given.bundled(seed=seed)
-    fold = _folds(samples, folds, level if draws else None, seed)
+    samples = given.bundle_episodes(seed=seed)
+    fold = _assign_folds(samples, folds, level if draws else None, seed)
     expand = DiscriminantFeatures.of(samples.rows, quadratic=len(names) <= WIDE if quadratic is None else quadratic)
     features = expand(samples.rows)
-    learners = [learner(features, samples, fold != number) for number in range(fold.max() + 1)]
-    scores, parts = _held_out(features, samples, fold, learners)
+    learners = [fit_learner(features, samples, fold != number) for number in range(fold.max() + 1)]
+    scores, parts = _score_held_out(features, samples, fold, learners)
     judge = _EpisodeClassifier(features=features, samples=samples, fold=fold, learners=tuple(learners))
     auc, p_value = judge.auc(*observed_labels(samples))[0], float("nan")
     if draws:
-        labels = relabellings(samples, draws, groups=fold, seed=seed)
+        labels = relabel_episodes(samples, draws, groups=fold, seed=seed)
         p_value = float(
             labels.p_value(auc, judge.auc(labels.real.astype(np.float64), (~labels.real).astype(np.float64)))
         )
-    boot = resampled(samples, resamples, seed=seed)
+    boot = resample_episodes(samples, resamples, seed=seed)
     original = np.full(len(given.rows), np.nan)
     original[samples.order] = scores
     return ClassifierTest(
@@ -136,33 +136,33 @@ def classifier_test(
         auc=_auc(samples, auc, judge.auc(*boot), level),
         accuracy=_accuracy(samples, scores, boot, level),
         p_value=p_value,
-        contributions=_contributions(samples, expand.by_column(parts), boot, level),
+        contributions=_contributions(samples, expand.sum_by_column(parts), boot, level),
         scores=original,
-        classifier=_final(features, samples, expand),
+        classifier=_fit_all_rows(features, samples, expand),
         folds=len(learners),
         nreal=given.nreal,
         nsim=given.nsim,
     )
 
 
-def _folds(samples: TwoSampleRows, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
+def _assign_folds(samples: TwoSampleRows, most: int, level: float | None, seed: int) -> NDArray[np.intp]:
     """Return the fold of each episode ``(C,)``; the number of folds is limited by the episodes and by the test."""
     fewer = min(samples.nreal, samples.nsim)
     if most < _LEAST_FOLDS:
         raise InputError(f"{most} fold leaves no training data. Use at least {_LEAST_FOLDS}.")
     for count in range(max(_LEAST_FOLDS, min(most, fewer // 2)), _LEAST_FOLDS - 1, -1):
-        if level is None or _least_p(samples, count) <= (1 - level) * (1 + 1e-9):
-            return _deal(samples, count, seed)
-    raise InputError(_too_few(samples, 1 - (level or 0.0)))
+        if level is None or _smallest_p_value(samples, count) <= (1 - level) * (1 + 1e-9):
+            return _draw_folds(samples, count, seed)
+    raise InputError(_describe_too_few(samples, 1 - (level or 0.0)))
 
 
-def _deal(samples: TwoSampleRows, count: int, seed: int) -> NDArray[np.intp]:
+def _draw_folds(samples: TwoSampleRows, count: int, seed: int) -> NDArray[np.intp]:
     rng = generator(seed, "stats/classifier/folds")
     real = rng.permutation(samples.nreal) % count
     return np.concatenate([real, real if samples.paired else rng.permutation(samples.nsim) % count])
 
 
-def _least_p(samples: TwoSampleRows, count: int) -> float:
+def _smallest_p_value(samples: TwoSampleRows, count: int) -> float:
     """Return the smallest possible p-value with labels exchanged within ``count`` folds."""
     if samples.paired:
         return least_p_value(samples.nreal, samples.nsim, paired=True)
@@ -171,7 +171,7 @@ def _least_p(samples: TwoSampleRows, count: int) -> float:
     return (2 if samples.nreal == samples.nsim else 1) / ways
 
 
-def _too_few(samples: TwoSampleRows, alpha: float) -> str:
+def _describe_too_few(samples: TwoSampleRows, alpha: float) -> str:
     n, m = samples.nreal, samples.nsim
     if samples.paired:
         needed = next(k for k in range(_LEAST_FOLDS, 60) if 2.0 ** (1 - k) <= alpha)
@@ -187,7 +187,7 @@ def _too_few(samples: TwoSampleRows, alpha: float) -> str:
     )
 
 
-def _held_out(
+def _score_held_out(
     features: Array, samples: TwoSampleRows, fold: NDArray[np.intp], learners: Sequence[DiscriminantLearner]
 ) -> tuple[Array, Array]:
     """Return each row's score by the fit without its fold ``(n,)``, and each episode's mean parts ``(C, f)``."""
@@ -198,13 +198,13 @@ def _held_out(
         coefficients, midpoint = known.directions(real, sim)
         rows = fold[samples.episode] == number
         part = features[rows] @ coefficients[:, 0] - midpoint[0]
-        spread = _within(part, samples.episode[rows] < samples.nreal)
+        spread = _within_sd(part, samples.episode[rows] < samples.nreal)
         scores[rows] = part / spread
         parts[fold == number] = means[fold == number] * coefficients[:, 0] / spread
     return scores, parts
 
 
-def _within(scores: Array, real: NDArray[np.bool_]) -> float:
+def _within_sd(scores: Array, real: NDArray[np.bool_]) -> float:
     """Return the standard deviation of scores within both sides; 1 if they do not vary."""
     spread = float(np.sqrt((scores[real].var() + scores[~real].var()) / 2))
     return spread if spread > 0 else 1.0
@@ -300,8 +300,8 @@ def _interval(
     )
 
 
-def _final(features: Array, samples: TwoSampleRows, expand: DiscriminantFeatures) -> Discriminant:
-    known = learner(features, samples, np.ones(samples.nepisode, dtype=bool))
+def _fit_all_rows(features: Array, samples: TwoSampleRows, expand: DiscriminantFeatures) -> Discriminant:
+    known = fit_learner(features, samples, np.ones(samples.nepisode, dtype=bool))
     coefficients, midpoint = known.directions(*observed_labels(samples))
     return Discriminant(features=expand, coefficients=coefficients[:, 0], midpoint=float(midpoint[0]))
 

@@ -23,7 +23,7 @@ import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.stats.interval import Interval, check_level
 from twinloop.stats.proportion import clopper_pearson
 
@@ -136,21 +136,21 @@ class CurveBand:
 
     def __post_init__(self) -> None:
         for name in ("centre", "width"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
 
-    def standard(self, values: ArrayLike, step: ArrayLike) -> Array:
+    def standardize(self, values: ArrayLike, step: ArrayLike) -> Array:
         """Return (value − centre) / width of values ``(…,)`` at their steps."""
         at = np.minimum(np.asarray(step), len(self.centre) - 1)
         return (np.asarray(values, dtype=np.float64) - self.centre[at]) / self.width[at]
 
-    def largest(self, curves: ArrayLike) -> Array:
+    def largest_deviations(self, curves: ArrayLike) -> Array:
         """Return the largest standardized value of each curve ``(n, T)``; NaN marks times after a curve's end."""
         values = np.asarray(curves, dtype=np.float64)
-        standard = self.standard(values, np.arange(values.shape[1])[None])
+        standard = self.standardize(values, np.arange(values.shape[1])[None])
         return np.max(np.where(np.isnan(standard), -np.inf, standard), axis=1)
 
 
-def envelope(curves: ArrayLike) -> CurveBand:
+def estimate_curve_band(curves: ArrayLike) -> CurveBand:
     """Return smoothed mean and standard deviation of curves ``(n, T)`` at each time; NaN marks ended curves.
 
     Times with values of fewer than three curves, or of fewer than half, take the statistics of the nearest other time.

@@ -12,7 +12,7 @@ import scipy  # its parts load when they are used
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import eigh
 
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.core.seeds import generator
 from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, two_samples
 
@@ -49,7 +49,7 @@ class DiscriminantFeatures:
             return scaled
         return np.concatenate([scaled, (scaled**2 - 1) / np.sqrt(2)], axis=-1)  # variance 1 of a normal column
 
-    def by_column(self, values: Array) -> Array:
+    def sum_by_column(self, values: Array) -> Array:
         """Sum values of features that come from the same column: ``(…, d)``."""
         return values[..., : len(self.mean)] + values[..., len(self.mean) :] if self.quadratic else values
 
@@ -66,7 +66,7 @@ class Discriminant:
     midpoint: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "coefficients", frozen(self.coefficients))
+        object.__setattr__(self, "coefficients", freeze_array(self.coefficients))
 
     def score(self, rows: ArrayLike) -> Array:
         """Return scores ``(…,)`` of rows ``(…, d)``: positive if classified as real."""
@@ -102,19 +102,19 @@ class DiscriminantLearner:
         return np.divide(sums, total, out=np.full(sums.shape, np.nan), where=total > 0)
 
 
-def learner(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_]) -> DiscriminantLearner:
+def fit_learner(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_]) -> DiscriminantLearner:
     """Compute the statistics from features ``(n, f)`` of the episodes ``used`` ``(C,)``, with equal weights."""
     rows = used[samples.episode]
     weight = rows / samples.sizes[samples.episode] / used.sum()
     centred = (features - weight @ features)[rows]
     covariance = (centred * weight[rows, None]).T @ centred
     values, vectors = eigh(covariance)
-    ridge = _ridge(np.maximum(values, 0.0), _FREEDOM * int(used.sum()))
+    ridge = _choose_ridge(np.maximum(values, 0.0), _FREEDOM * int(used.sum()))
     means = np.add.reduceat(features, samples.starts, axis=0) / samples.sizes[:, None]
     return DiscriminantLearner(means=means * used[:, None], used=used, inverse=(vectors / (values + ridge)) @ vectors.T)
 
 
-def _ridge(values: Array, freedom: float) -> float:
+def _choose_ridge(values: Array, freedom: float) -> float:
     """Return λ with Σ v / (v + λ) equal to the degrees of freedom; at least 10⁻³ of the mean of v."""
     least = 1e-3 * max(float(values.mean()), 1e-12)
 
@@ -172,18 +172,18 @@ def cross_fit(
     parts = np.empty_like(features)
     for number in range(count):
         rows = fold[samples.episode] == number
-        parts[rows] = _held_out(features, samples, fold != number, rows)
+        parts[rows] = _score_held_out(features, samples, fold != number, rows)
     ordered = np.empty((len(parts), samples.rows.shape[1]))
-    ordered[samples.order] = expand.by_column(parts)
+    ordered[samples.order] = expand.sum_by_column(parts)
     n = samples.real_rows
     return CrossFittedScores(
         real=ordered[:n].sum(axis=1), sim=ordered[n:].sum(axis=1), real_parts=ordered[:n], sim_parts=ordered[n:]
     )
 
 
-def _held_out(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
+def _score_held_out(features: Array, samples: TwoSampleRows, used: NDArray[np.bool_], rows: NDArray[np.bool_]) -> Array:
     """Return the parts by feature of the scores of ``rows``, by the fit to the episodes ``used``."""
-    known = learner(features, samples, used)
+    known = fit_learner(features, samples, used)
     real, sim = observed_labels(samples)
     coefficients = -known.directions(real, sim)[0][:, 0]
     learned = np.flatnonzero(used[: samples.nreal])

@@ -36,9 +36,9 @@ from twinloop.stats.two_sample import (
     TwoSampleRows,
     column_names,
     observed_labels,
-    relabellings,
+    relabel_episodes,
     require_episodes,
-    resampled,
+    resample_episodes,
     two_samples,
 )
 
@@ -86,11 +86,11 @@ def mmd(
         raise InputError(
             f"Kernel widths are positive numbers, not {widths.tolist()}. Omit the width to use the median."
         )
-    found = kernel_distance(samples, gaussian(widths), level=level, draws=draws, resamples=resamples, seed=seed)
+    found = kernel_distance(samples, gaussian_kernel(widths), level=level, draws=draws, resamples=resamples, seed=seed)
     return replace(found, scale=sigma)
 
 
-def gaussian(widths: ArrayLike) -> Kernel:
+def gaussian_kernel(widths: ArrayLike) -> Kernel:
     """Return the mean of Gaussian kernels of several widths."""
     rates = np.sort(0.5 / np.asarray(widths, dtype=np.float64) ** 2)
 
@@ -151,13 +151,13 @@ def kid(
         subsets: number of subsets; 0 for none.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters, paired=paired)
-    kernel = cubic(samples.rows.shape[1])
+    kernel = cubic_kernel(samples.rows.shape[1])
     return kernel_distance(
         samples, kernel, level=level, draws=draws, resamples=resamples, seed=seed, subsets=(subset_rows, subsets)
     )
 
 
-def cubic(dimension: int) -> Kernel:
+def cubic_kernel(dimension: int) -> Kernel:
     """Return the kernel (x·y / d + 1)³."""
 
     def values(dots: NDArray[Any], left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:  # noqa: ARG001
@@ -258,19 +258,19 @@ def wasserstein(
     names = column_names(columns, samples.rows.shape[1])
     if draws:
         require_episodes(samples, level)
-    few = samples.bundled(seed=seed)
+    few = samples.bundle_episodes(seed=seed)
     weights = observed_labels(few)
-    boot = resampled(few, resamples, seed=seed)
-    labels = relabellings(few, draws, seed=seed) if draws else None
+    boot = resample_episodes(few, resamples, seed=seed)
+    labels = relabel_episodes(few, draws, seed=seed) if draws else None
     ncolumn = len(names)
     found, drawn = np.empty(ncolumn), np.empty((len(boot[0]), ncolumn))
     relabelled = np.empty((0 if labels is None else len(labels.real), ncolumn))
     for column in range(ncolumn):
         grid, functions = distribution_functions(few, column)
-        found[column] = _moved(grid, functions, *weights)[0]
-        drawn[:, column] = _moved(grid, functions, *boot)
+        found[column] = _wasserstein_distances(grid, functions, *weights)[0]
+        drawn[:, column] = _wasserstein_distances(grid, functions, *boot)
         if labels is not None:
-            relabelled[:, column] = _moved(grid, functions, labels.real, ~labels.real)
+            relabelled[:, column] = _wasserstein_distances(grid, functions, labels.real, ~labels.real)
     unknown = np.full(ncolumn, np.nan)
     p_value = unknown if labels is None else labels.p_value(found, relabelled)
     means, spreads = _moments(few)
@@ -279,7 +279,7 @@ def wasserstein(
         distance=_interval(few, found, drawn, p_value, level),
         floor=unknown if labels is None else relabelled.mean(axis=0),
         p_value=p_value,
-        p_adjusted=unknown if labels is None else labels.adjusted(found, relabelled),
+        p_adjusted=unknown if labels is None else labels.adjust_p_values(found, relabelled),
         shift=means[1] - means[0],
         spread=np.divide(spreads[1], spreads[0], out=np.full(ncolumn, np.nan), where=spreads[0] > 0),
     )
@@ -297,7 +297,7 @@ def distribution_functions(samples: TwoSampleRows, column: int) -> tuple[Array, 
     return grid, shares
 
 
-def _moved(grid: Array, functions: Array, real: ArrayLike, sim: ArrayLike) -> Array:
+def _wasserstein_distances(grid: Array, functions: Array, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return W₁ ``(k,)`` of weighted episodes ``(k, C)``."""
     left, right = np.asarray(real, dtype=np.float64), np.asarray(sim, dtype=np.float64)
     weight = left / left.sum(axis=1, keepdims=True) - right / right.sum(axis=1, keepdims=True)

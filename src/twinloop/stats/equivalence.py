@@ -20,7 +20,7 @@ from scipy.special import ndtri
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.seeds import generator
-from twinloop.stats.mean_difference import two_arms
+from twinloop.stats.mean_difference import check_two_arms
 from twinloop.stats.sequential import decision_blocks, log_e_rates
 from twinloop.stats.two_by_two import (
     Alternative,
@@ -100,15 +100,15 @@ def equivalent_means(a: ArrayLike, b: ArrayLike, *, margin: float, paired: bool 
         InputError: a margin outside (0, 1), fewer than two values, or unequal numbers of paired values.
     """
     check_margin(margin)
-    first, second = two_arms(a, b, paired=paired)
+    first, second = check_two_arms(a, b, paired=paired)
     method = "two one-sided t tests, " + ("paired" if paired else "Welch")
     flat = np.ptp(first - second) == 0 if paired else np.ptp(first) + np.ptp(second) == 0
     if flat:
         return Equivalence(margin=margin, p_low=1.0, p_high=1.0, method=f"{method}; no spread was seen")
     return Equivalence(
         margin=margin,
-        p_low=_one_sided(first + margin, second, paired, "greater"),
-        p_high=_one_sided(first - margin, second, paired, "less"),
+        p_low=_one_sided_p_value(first + margin, second, paired, "greater"),
+        p_high=_one_sided_p_value(first - margin, second, paired, "less"),
         method=method,
     )
 
@@ -124,7 +124,7 @@ def verdict(p_differs: float, p_equivalent: float | None, *, alpha: float = 0.05
     return "differs" if p_differs <= alpha else "undecided"
 
 
-def _one_sided(a: NDArray[np.float64], b: NDArray[np.float64], paired: bool, alternative: Alternative) -> float:
+def _one_sided_p_value(a: NDArray[np.float64], b: NDArray[np.float64], paired: bool, alternative: Alternative) -> float:
     if paired:
         return float(scipy.stats.ttest_rel(a, b, alternative=alternative).pvalue)  # pyright: ignore[reportAttributeAccessIssue]
     test = scipy.stats.ttest_ind(a, b, equal_var=False, alternative=alternative)
@@ -197,7 +197,7 @@ def power_of_rates(
             raise InputError("The power of Fisher's test is available two-sided only. Use Barnard's one-sided.")
         refused = fisher_p_values(trials_a, trials_b) <= alpha
     else:
-        refused = refused_tables(trials_a, trials_b, alpha=alpha, alternative=alternative)
+        refused = rejected_tables(trials_a, trials_b, alpha=alpha, alternative=alternative)
     return float(table_chances(trials_a, trials_b, p_a, p_b)[refused].sum())
 
 
@@ -207,8 +207,8 @@ def power_of_equivalence(
     """Return the chance that both one-sided exact tests show a difference smaller than ``margin``."""
     _check_rates(p_a, p_b, alpha)
     check_margin(margin)
-    low = refused_tables(trials_a, trials_b, difference=-margin, alternative="greater", alpha=alpha)
-    high = refused_tables(trials_a, trials_b, difference=margin, alternative="less", alpha=alpha)
+    low = rejected_tables(trials_a, trials_b, difference=-margin, alternative="greater", alpha=alpha)
+    high = rejected_tables(trials_a, trials_b, difference=margin, alternative="less", alpha=alpha)
     return float(table_chances(trials_a, trials_b, p_a, p_b)[low & high].sum())
 
 
@@ -230,7 +230,7 @@ def power_of_pairs(p_only_a: float, p_only_b: float, pairs: int, *, alpha: float
 
 
 @lru_cache(maxsize=512)
-def refused_tables(
+def rejected_tables(
     trials_a: int, trials_b: int, *, alpha: float, difference: float = 0.0, alternative: Alternative = "two-sided"
 ) -> NDArray[np.bool_]:
     """Return which tables the exact test rejects at ``alpha``; the critical value is found by bisection."""
@@ -268,12 +268,12 @@ def trials_for_rates(
             f"Rates of {p_a:g} and {p_b:g} do not differ; no number of trials would show it. Use --within."
         )
 
-    def reached(n: int) -> float:
-        return power_of_rates(p_a, p_b, n, _other(n, ratio), alpha=alpha, alternative=alternative, test=test)
+    def power_at(n: int) -> float:
+        return power_of_rates(p_a, p_b, n, _trials_of_b(n, ratio), alpha=alpha, alternative=alternative, test=test)
 
     z = float(ndtri(1 - alpha / (2 if alternative == "two-sided" else 1)) + ndtri(power))
     guess = z**2 * (p_a * (1 - p_a) + p_b * (1 - p_b) / ratio) / (p_a - p_b) ** 2
-    return _search(reached, guess, power=power, alpha=alpha, ratio=ratio, test=f"{test} {alternative}")
+    return _search_trials(power_at, guess, power=power, alpha=alpha, ratio=ratio, test=f"{test} {alternative}")
 
 
 def trials_for_equivalence(
@@ -297,12 +297,12 @@ def trials_for_equivalence(
     if room <= 0:
         raise InputError(f"Rates of {p_a:g} and {p_b:g} are not within {margin:g}; no number of trials would show it.")
 
-    def reached(n: int) -> float:
-        return power_of_equivalence(p_a, p_b, n, _other(n, ratio), margin=margin, alpha=alpha)
+    def power_at(n: int) -> float:
+        return power_of_equivalence(p_a, p_b, n, _trials_of_b(n, ratio), margin=margin, alpha=alpha)
 
     z = float(ndtri(1 - alpha) + ndtri((1 + power) / 2 if p_a == p_b else power))
     guess = z**2 * (p_a * (1 - p_a) + p_b * (1 - p_b) / ratio) / room**2
-    return _search(reached, guess, power=power, alpha=alpha, ratio=ratio, test="two one-sided exact")
+    return _search_trials(power_at, guess, power=power, alpha=alpha, ratio=ratio, test="two one-sided exact")
 
 
 def trials_for_pairs(p_only_a: float, p_only_b: float, *, power: float = 0.9, alpha: float = 0.05) -> TrialsNeeded:
@@ -318,10 +318,10 @@ def trials_for_pairs(p_only_a: float, p_only_b: float, *, power: float = 0.9, al
     z = float(ndtri(1 - alpha / 2) + ndtri(power))
     guess = z**2 * (p_only_a + p_only_b) / (p_only_a - p_only_b) ** 2
 
-    def reached(n: int) -> float:
+    def power_at(n: int) -> float:
         return power_of_pairs(p_only_a, p_only_b, n, alpha=alpha)
 
-    return _search(reached, guess, power=power, alpha=alpha, ratio=1.0, test="McNemar exact", most=_MOST_PAIRS)
+    return _search_trials(power_at, guess, power=power, alpha=alpha, ratio=1.0, test="McNemar exact", most=_MOST_PAIRS)
 
 
 def sequential_power(
@@ -349,7 +349,7 @@ def sequential_power(
     return SequentialPower(pairs=np.where(at > 0, at, most), decided=float((at > 0).mean()), most=most)
 
 
-def _search(
+def _search_trials(
     reached: Callable[[int], float],
     guess: float,
     *,
@@ -367,19 +367,19 @@ def _search(
             f"differ more, less power{', or a smaller ratio' if ratio > 1 else ''}."
         )
     at = cache(reached)
-    n = _near(at, max(2, round(guess)), power, alpha, most)
+    n = _approximate_trials(at, max(2, round(guess)), power, alpha, most)
     while n > 2 and min(at(n), at(n - 1)) >= power:
         n -= 1
     while n <= most:
         below = [m for m in range(n, n + _STEADY + 1) if at(m) < power]
         if not below:
-            other = _other(n, ratio)
+            other = _trials_of_b(n, ratio)
             return TrialsNeeded(trials_a=n, trials_b=other, power=at(n), wished=power, alpha=alpha, test=test)
         n = below[-1] + 1
     raise InputError(f"{most} trials of each are too few for a power of {power:g}. Use rates that differ more.")
 
 
-def _near(at: Callable[[int], float], guess: int, power: float, alpha: float, most: int) -> int:
+def _approximate_trials(at: Callable[[int], float], guess: int, power: float, alpha: float, most: int) -> int:
     """Return trials with about the required power; √n is nearly linear in the power's normal quantile."""
     n = min(guess, most)
     for _ in range(4):
@@ -392,7 +392,7 @@ def _near(at: Callable[[int], float], guess: int, power: float, alpha: float, mo
     return n
 
 
-def _other(trials: int, ratio: float) -> int:
+def _trials_of_b(trials: int, ratio: float) -> int:
     return max(1, round(trials * ratio))
 
 

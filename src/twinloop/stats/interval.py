@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.headline import Better, HeadlineMetric
 from twinloop.core.plain import JsonRecord
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,12 +26,14 @@ class Interval(JsonRecord):
 
     def __post_init__(self) -> None:
         for name in ("estimate", "low", "high"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
 
     @classmethod
     def of(cls, estimate: ArrayLike, low: ArrayLike, high: ArrayLike, *, level: float, method: str) -> Interval:
         """Create an interval from numbers or arrays of one shape."""
-        return cls(estimate=frozen(estimate), low=frozen(low), high=frozen(high), level=level, method=method)
+        return cls(
+            estimate=freeze_array(estimate), low=freeze_array(low), high=freeze_array(high), level=level, method=method
+        )
 
     def covers(self, truth: ArrayLike) -> NDArray[np.bool_]:
         """Return where the interval contains ``truth``."""
@@ -85,7 +87,7 @@ def holm(p_values: ArrayLike) -> NDArray[np.float64]:
     Raises:
         InputError: a value outside [0, 1].
     """
-    p = _checked(p_values)
+    p = _check_p_values(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.empty_like(p)
     adjusted[order] = np.maximum.accumulate(np.minimum(p[order] * np.arange(len(p), 0, -1), 1.0))
@@ -100,11 +102,11 @@ def benjamini_hochberg(p_values: ArrayLike) -> NDArray[np.float64]:
     Raises:
         InputError: a value outside [0, 1].
     """
-    p = _checked(p_values)
+    p = _check_p_values(p_values)
     return np.asarray(scipy.stats.false_discovery_control(p), dtype=np.float64) if len(p) else p
 
 
-def _checked(p_values: ArrayLike) -> NDArray[np.float64]:
+def _check_p_values(p_values: ArrayLike) -> NDArray[np.float64]:
     p = np.asarray(p_values, dtype=np.float64)
     if p.ndim != 1 or not ((p >= 0) & (p <= 1)).all():
         raise InputError(f"P-values are a list of numbers from 0 to 1; given {np.array2string(p, threshold=6)}.")

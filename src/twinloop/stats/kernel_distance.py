@@ -21,7 +21,14 @@ from numpy.typing import NDArray
 from twinloop.core.seeds import generator
 from twinloop.stats.bootstrap import stretched_percentile
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.two_sample import Array, TwoSampleRows, observed_labels, relabellings, require_episodes, resampled
+from twinloop.stats.two_sample import (
+    Array,
+    TwoSampleRows,
+    observed_labels,
+    relabel_episodes,
+    require_episodes,
+    resample_episodes,
+)
 
 # From here on blocks are float32, twice as fast; a kernel value then has an error of 1e-6 of the largest, and the error
 # of its mean over 10⁷ pairs and more is far below the spread between episodes.
@@ -106,15 +113,15 @@ def kernel_distance(
     check_level(level)
     if draws:
         require_episodes(samples, level)
-    few = samples.bundled(seed=seed)
+    few = samples.bundle_episodes(seed=seed)
     sums = episode_sums(few, kernel)
     real, sim = observed_labels(few)
     distance = float(_distances(few, sums, real, sim)[0])
-    drawn = _distances(few, sums, *resampled(few, resamples, seed=seed))
+    drawn = _distances(few, sums, *resample_episodes(few, resamples, seed=seed))
     low, high = stretched_percentile(drawn, min(few.nreal, few.nsim), min(few.nreal, few.nsim) - 1, level=level)
     p_value, exact, relabelled = float("nan"), False, np.empty(0)
     if draws:
-        labels = relabellings(few, draws, seed=seed)
+        labels = relabel_episodes(few, draws, seed=seed)
         relabelled = _distances(few, sums, labels.real.astype(np.float64), (~labels.real).astype(np.float64))
         p_value, exact = float(labels.p_value(distance, relabelled, rounding=sums.rounding)), labels.exact
     return KernelDistance(
@@ -126,7 +133,7 @@ def kernel_distance(
             level=level,
             method="percentile bootstrap over episodes, stretched for few",
         ),
-        pooled=_pooled(few, sums),
+        pooled=_pooled_estimate(few, sums),
         p_value=p_value,
         exact=exact,
         relabelled=relabelled,
@@ -200,7 +207,7 @@ def _add_sums(
 
 def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Array) -> Array:
     """Return distances ``(k,)`` of weighted episodes ``(k, C)``: means over the comparable pairs."""
-    kernel = sums.means(samples.sizes) * samples.comparable
+    kernel = sums.means(samples.sizes) * samples.comparable_pairs
     of_real, of_sim = real @ kernel, sim @ kernel
     within_real = np.einsum("kc,kc->k", of_real, real) / samples.count_pairs(real, real)
     within_sim = np.einsum("kc,kc->k", of_sim, sim) / samples.count_pairs(sim, sim)
@@ -208,7 +215,7 @@ def _distances(samples: TwoSampleRows, sums: EpisodeSums, real: Array, sim: Arra
     return within_real + within_sim - 2 * across
 
 
-def _pooled(samples: TwoSampleRows, sums: EpisodeSums) -> float:
+def _pooled_estimate(samples: TwoSampleRows, sums: EpisodeSums) -> float:
     """Return the unbiased estimate over all pairs of different rows (Gretton et al. 2012, eq. 3)."""
     r, n = samples.nreal, samples.real_rows
     m = len(samples.rows) - n

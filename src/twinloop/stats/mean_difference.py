@@ -37,7 +37,7 @@ def permutation_of_means(
     Raises:
         InputError: fewer than two trials of an arm, or unequal numbers of paired values.
     """
-    first, second = two_arms(a, b, paired=paired)
+    first, second = check_two_arms(a, b, paired=paired)
     if paired:
         if not np.any(first != second):
             return 1.0
@@ -63,7 +63,7 @@ def bootstrap_of_means(
         InputError: fewer than two trials of an arm.
     """
     check_level(level)
-    first, second = two_arms(a, b, paired=False)
+    first, second = check_two_arms(a, b, paired=False)
     estimate = float(first.mean() - second.mean())
     low = high = np.nan
     method = "BCa bootstrap within arms"
@@ -97,7 +97,7 @@ def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, leve
     check_level(level)
     first, second = np.asarray(a, dtype=np.float64), np.asarray(b, dtype=np.float64)
     if paired:
-        first, second = two_arms(a, b, paired=paired)
+        first, second = check_two_arms(a, b, paired=paired)
         return bounded_mean(first - second, level=level, low=-1.0, high=1.0)
     one, two = (bounded_mean(values, level=level**0.5) for values in (first, second))
     return Interval.of(
@@ -109,7 +109,7 @@ def bounded_difference(a: ArrayLike, b: ArrayLike, *, paired: bool = False, leve
     )
 
 
-def two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]:
+def check_two_arms(a: ArrayLike, b: ArrayLike, *, paired: bool) -> tuple[Array, Array]:
     """Return both arms' values as arrays.
 
     Raises:
@@ -216,10 +216,10 @@ def paired_test(
             f"{len(values)} episode does not show how episodes differ; compare at least {_LEAST_CLUSTERS}."
         )
     mean = bootstrap_mean(values, level=level, seed=seed)
-    return PairedTest(mean=mean, p_value=max(_studentized(values, draws, seed, stream), 0.5 ** len(values)))
+    return PairedTest(mean=mean, p_value=max(_studentized_p_value(values, draws, seed, stream), 0.5 ** len(values)))
 
 
-def _studentized(values: NDArray[np.float64], draws: int, seed: int, stream: str) -> float:
+def _studentized_p_value(values: NDArray[np.float64], draws: int, seed: int, stream: str) -> float:
     n, error = len(values), values.std(ddof=1) / np.sqrt(len(values))
     if error <= 1e-12 * np.abs(values).max():
         return 1.0 if values.mean() <= 0 else 1.0 / (1 + draws)

@@ -23,7 +23,7 @@ from twinloop.core.plain import JsonRecord
 from twinloop.stats.bootstrap import bootstrap_mean
 from twinloop.stats.interval import Interval
 from twinloop.stats.kernel_distance import squared_distances
-from twinloop.stats.two_sample import Array, TwoSampleRows, relabellings, two_samples
+from twinloop.stats.two_sample import Array, TwoSampleRows, relabel_episodes, two_samples
 
 _BLOCK_BYTES = 64e6
 _FIGURES = ("precision", "recall", "density", "coverage")
@@ -77,15 +77,17 @@ def precision_recall_density_coverage(
         InputError: the rows cannot be compared, or the other episodes have fewer than ``k`` rows.
     """
     samples = two_samples(real, sim, real_clusters=real_clusters, sim_clusters=sim_clusters)
-    _refuse_few(samples, k)
+    _check_neighbour_count(samples, k)
     is_real = np.arange(samples.nepisode) < samples.nreal
-    judged = _judge(samples, is_real, k)
+    judged = _compute_metrics(samples, is_real, k)
     figures = {name: bootstrap_mean(values, level=level, seed=seed) for name, values in judged.items()}
     floor: dict[str, float] = {name: float("nan") for name in _FIGURES}
     p_value = dict(floor)
     if draws:
-        labels = relabellings(samples, draws, seed=seed)
-        drawn = [{name: -float(v.mean()) for name, v in _judge(samples, row, k).items()} for row in labels.real]
+        labels = relabel_episodes(samples, draws, seed=seed)
+        drawn = [
+            {name: -float(v.mean()) for name, v in _compute_metrics(samples, row, k).items()} for row in labels.real
+        ]
         for name in _FIGURES:
             relabelled = np.array([row[name] for row in drawn])
             floor[name] = -float(relabelled.mean())
@@ -93,7 +95,7 @@ def precision_recall_density_coverage(
     return NeighbourMetrics(**figures, k=k, floor=floor, p_value=p_value)
 
 
-def _refuse_few(samples: TwoSampleRows, k: int) -> None:
+def _check_neighbour_count(samples: TwoSampleRows, k: int) -> None:
     for name, sizes in (("real", samples.sizes[: samples.nreal]), ("simulated", samples.sizes[samples.nreal :])):
         others = int(sizes.sum() - sizes.max())
         if not 1 <= k <= others:
@@ -103,40 +105,40 @@ def _refuse_few(samples: TwoSampleRows, k: int) -> None:
             )
 
 
-def _judge(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
+def _compute_metrics(samples: TwoSampleRows, is_real: NDArray[np.bool_], k: int) -> dict[str, Array]:
     """Return each metric's mean in every episode that it evaluates."""
     real_row = is_real[samples.episode]
     rows, episode = samples.rows - samples.rows.mean(axis=0), samples.episode
     real, sim = rows[real_row], rows[~real_row]
-    real_reach, sim_reach = _reach(real, episode[real_row], k), _reach(sim, episode[~real_row], k)
+    real_reach, sim_reach = _neighbour_radii(real, episode[real_row], k), _neighbour_radii(sim, episode[~real_row], k)
     inside = np.zeros(len(sim))
     recalled, covered = np.zeros(len(real), dtype=bool), np.zeros(len(real), dtype=bool)
     for block in _blocks(len(sim), len(real)):
-        squares = _squares(sim[block], real)
+        squares = _squared_row_distances(sim[block], real)
         within = squares <= real_reach
         inside[block] = within.sum(axis=1)
         covered |= within.any(axis=0)
         recalled |= (squares <= sim_reach[block, None]).any(axis=0)
     of_sim, of_real = episode[~real_row], episode[real_row]
     return {
-        "precision": _by_episode(inside > 0, of_sim),
-        "recall": _by_episode(recalled, of_real),
-        "density": _by_episode(inside / k, of_sim),
-        "coverage": _by_episode(covered, of_real),
+        "precision": _mean_by_episode(inside > 0, of_sim),
+        "recall": _mean_by_episode(recalled, of_real),
+        "density": _mean_by_episode(inside / k, of_sim),
+        "coverage": _mean_by_episode(covered, of_real),
     }
 
 
-def _reach(rows: Array, episode: NDArray[np.intp], k: int) -> Array:
+def _neighbour_radii(rows: Array, episode: NDArray[np.intp], k: int) -> Array:
     """Return the squared distance of every row to its k-th neighbour among the rows of other episodes."""
     reach = np.empty(len(rows))
     for block in _blocks(len(rows), len(rows)):
-        squares = _squares(rows[block], rows)
+        squares = _squared_row_distances(rows[block], rows)
         squares[episode[block, None] == episode] = np.inf
         reach[block] = np.partition(squares, k - 1, axis=1)[:, k - 1]
     return reach
 
 
-def _squares(left: Array, right: Array) -> NDArray[Any]:
+def _squared_row_distances(left: Array, right: Array) -> NDArray[Any]:
     return squared_distances(
         left @ right.T, np.einsum("nd,nd->n", left, left)[:, None], np.einsum("nd,nd->n", right, right)
     )
@@ -147,6 +149,6 @@ def _blocks(rows: int, columns: int) -> list[slice]:
     return [slice(begin, min(begin + height, rows)) for begin in range(0, rows, height)]
 
 
-def _by_episode(values: NDArray[Any], episode: NDArray[np.intp]) -> Array:
+def _mean_by_episode(values: NDArray[Any], episode: NDArray[np.intp]) -> Array:
     label = np.unique(episode, return_inverse=True)[1]
     return np.bincount(label, weights=values.astype(np.float64)) / np.bincount(label)

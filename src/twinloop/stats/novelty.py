@@ -60,7 +60,7 @@ class WhitenedReference:
         """Fit to reference rows ``(n, d)``; a constant column gets a small standard deviation instead of zero."""
         mean, sd = rows.mean(axis=0), rows.std(axis=0)
         sd = np.where(sd <= 1e-9 * (1e-12 + np.abs(rows).max(axis=0)), np.maximum(np.abs(mean), 1.0) * 1e-3, sd)
-        scaled = _clipped((rows - mean) / sd)
+        scaled = _compress_outliers((rows - mean) / sd)
         covariance = shrunk_covariance(scaled)
         values, vectors = np.linalg.eigh(covariance)
         order = np.argsort(values)[::-1]
@@ -77,20 +77,20 @@ class WhitenedReference:
             clusters=np.asarray(clusters, dtype=np.int64),
         )
 
-    def scaled(self, rows: Array) -> Array:
+    def scale_rows(self, rows: Array) -> Array:
         """Return rows ``(m, d)`` in standard deviations of the references, clipped."""
-        return _clipped((rows - self.mean) / self.sd)
+        return _compress_outliers((rows - self.mean) / self.sd)
 
     def score(self, rows: Array, kind: Kind) -> Array:
         """Return novelty scores ``(m,)`` of rows ``(m, d)`` of other clusters: logarithms of distances."""
-        scaled = self.scaled(rows)
+        scaled = self.scale_rows(rows)
         if kind == "density":
             return 0.5 * np.log(np.maximum(np.einsum("nd,de,ne->n", scaled, self.inverse, scaled), 1e-12))
-        return np.log(np.maximum(self.neighbours(rows, _NEIGHBOUR)[0][:, -1], 1e-6))
+        return np.log(np.maximum(self.find_neighbours(rows, _NEIGHBOUR)[0][:, -1], 1e-6))
 
-    def neighbours(self, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
+    def find_neighbours(self, rows: Array, count: int) -> tuple[Array, NDArray[np.intp]]:
         """Return distances to the nearest reference rows, ascending, and their indices: both ``(m, count)``."""
-        given = (self.scaled(rows) @ self.whiten).astype(np.float32)
+        given = (self.scale_rows(rows) @ self.whiten).astype(np.float32)
         count = min(count, len(self.rows))
         squares = np.einsum("nd,nd->n", self.rows, self.rows)
         distance, place = np.empty((len(given), count)), np.empty((len(given), count), dtype=np.intp)
@@ -124,7 +124,7 @@ class NoveltyScores:
     space: WhitenedReference
 
 
-def novelty(
+def score_novelty(
     reference: ArrayLike,
     rows: ArrayLike,
     *,
@@ -146,8 +146,8 @@ def novelty(
     Raises:
         InputError: shapes that do not match, a value that is not finite, or fewer than `LEAST_CLUSTERS` references.
     """
-    known, label = _checked(reference, reference_clusters, "Reference")
-    given, name = _checked(rows, clusters, "Judged")
+    known, label = _check_rows(reference, reference_clusters, "Reference")
+    given, name = _check_rows(rows, clusters, "Judged")
     names, place = np.unique(label, return_inverse=True)
     if len(names) < LEAST_CLUSTERS:
         raise InputError(f"{len(names)} reference episodes are too few; give at least {LEAST_CLUSTERS}.")
@@ -157,15 +157,15 @@ def novelty(
     for number in range(_FOLDS):
         out = fold[place] == number
         space = WhitenedReference.of(known[~out], label[~out])
-        mine = _means(space.score(known[out], kind), place[out], len(names))[fold == number]
-        theirs = _means(space.score(given, kind), of, len(new))
+        mine = _cluster_means(space.score(known[out], kind), place[out], len(names))[fold == number]
+        theirs = _cluster_means(space.score(given, kind), of, len(new))
         held_out[fold == number] = mine
         beaten += np.sum(mine[None, :] >= theirs[:, None], axis=1)
     space = WhitenedReference.of(known, label)
     row_scores = space.score(given, kind)
     return NoveltyScores(
         names=new,
-        scores=_means(row_scores, of, len(new)),
+        scores=_cluster_means(row_scores, of, len(new)),
         p_values=(1.0 + beaten) / (len(names) + 1.0),
         row_scores=row_scores,
         reference=held_out,
@@ -191,18 +191,18 @@ def shrunk_covariance(rows: ArrayLike) -> Array:
     return (1.0 - share) * sample + share * level * np.eye(d)
 
 
-def _clipped(values: Array) -> Array:
+def _compress_outliers(values: Array) -> Array:
     """Return values with a logarithmic scale beyond ten standard deviations, so that one column cannot dominate."""
     size = np.abs(values)
     return np.where(size > 10.0, np.sign(values) * 10.0 * (1.0 + np.log(np.maximum(size, 10.0) / 10.0)), values)
 
 
-def _means(values: Array, label: NDArray[np.intp], count: int) -> Array:
+def _cluster_means(values: Array, label: NDArray[np.intp], count: int) -> Array:
     totals = np.bincount(label, weights=values, minlength=count)
     return totals / np.maximum(np.bincount(label, minlength=count), 1)
 
 
-def _checked(rows: ArrayLike, clusters: ArrayLike, what: str) -> tuple[Array, NDArray[np.int64]]:
+def _check_rows(rows: ArrayLike, clusters: ArrayLike, what: str) -> tuple[Array, NDArray[np.int64]]:
     values, label = np.asarray(rows, dtype=np.float64), np.asarray(clusters, dtype=np.int64)
     if values.ndim != 2 or not len(values) or label.shape != (len(values),) or not np.isfinite(values).all():
         raise InputError(
@@ -228,7 +228,7 @@ class ValueFence:
     high: float
     count: int
 
-    def doubled(self) -> tuple[float, float]:
+    def double_limits(self) -> tuple[float, float]:
         """Return both limits at twice their distance from the median."""
         return 2 * self.low - self.median, 2 * self.high - self.median
 

@@ -104,7 +104,11 @@ def control_variate(
         raise InputError(
             f"{n} paired trials are too few for a spread; at least {_LEAST} are needed, and 20 for a reliable one."
         )
-    beta = {"ppi": lambda _: np.ones(n), "ppi++": _tuned, "cross-fitted": _left_out}[coefficient](trials)
+    beta = {
+        "ppi": lambda _: np.ones(n),
+        "ppi++": _least_variance_coefficients,
+        "cross-fitted": _cross_fitted_coefficients,
+    }[coefficient](trials)
     rectified = trials.real - beta * (trials.sim - trials.more.mean())
     error = np.sqrt(rectified.var(ddof=1) / n + beta.mean() ** 2 * trials.more.var(ddof=min(1, k - 1)) / k)
     tail = (1 + level) / 2
@@ -141,14 +145,14 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
         method = "none: all paired trials have the same outcome, so that the correlation is unknown"
         return Interval.of(0.0, nan, nan, level=level, method=method)
 
-    def saved(rows: NDArray[np.intp]) -> Array:
+    def count_saved(rows: NDArray[np.intp]) -> Array:
         f, g = (values[rows] - values[rows].mean(axis=1, keepdims=True) for values in (trials.real, trials.sim))
         product = np.sqrt(np.sum(f**2, axis=1) * np.sum(g**2, axis=1))
         r = np.divide(np.sum(f * g, axis=1), product, out=np.zeros(len(rows)), where=product > 1e-12)
         explained = np.clip(1 - (1 - r**2) * (n - 1) / (n - 2), 0.0, 1.0) * k / (n + k)
         return n * explained / (1 - explained)
 
-    found = bootstrap(saved, n, level=level, draws=draws, method="percentile", seed=seed)
+    found = bootstrap(count_saved, n, level=level, draws=draws, method="percentile", seed=seed)
     return Interval.of(
         found.estimate,
         np.minimum(found.low, found.estimate),
@@ -158,14 +162,14 @@ def trials_saved(trials: PairedTrials, *, level: float = 0.95, draws: int = 2000
     )
 
 
-def _tuned(trials: PairedTrials) -> Array:
+def _least_variance_coefficients(trials: PairedTrials) -> Array:
     n, k = len(trials.real), len(trials.more)
     spread = np.concatenate([trials.sim, trials.more]).var(ddof=1)
     both = float(np.sum((trials.real - trials.real.mean()) * (trials.sim - trials.sim.mean())) / (n - 1))
     return np.full(n, 0.0 if spread == 0 else both / spread * k / (n + k))
 
 
-def _left_out(trials: PairedTrials) -> Array:
+def _cross_fitted_coefficients(trials: PairedTrials) -> Array:
     """Return β of each pair from all others, by subtracting its contribution from the sums."""
     n, k = len(trials.real), len(trials.more)
     f, g = trials.real - trials.real.mean(), trials.sim - trials.sim.mean()
@@ -197,7 +201,7 @@ class RectifiedValues:
         return 1 + np.abs(self.beta)
 
 
-def rectified(
+def rectify(
     real: ArrayLike, sim: ArrayLike, more: ArrayLike, *, known: tuple[ArrayLike, ArrayLike] | None = None
 ) -> RectifiedValues:
     """Rectify real scores by simulation, with coefficients from the earlier trials (see the module docstring).
@@ -237,7 +241,7 @@ def prediction_powered(
     Raises:
         InputError: fewer further simulated trials than real ones.
     """
-    made = rectified(trials.real, trials.sim, trials.more, known=known)
+    made = rectify(trials.real, trials.sim, trials.more, known=known)
     found = bounded_mean(made.values, level=level, low=made.low, high=made.high, within=(0.0, 1.0))
     return Interval.of(
         found.estimate, found.low, found.high, level=level, method="prediction-powered betting, finite-sample valid"
@@ -282,22 +286,22 @@ def post_stratified(trials: PairedTrials, *, level: float = 0.95) -> Interval:
     estimated = float((trials.more.sum() + won.sum()) / (len(trials.more) + len(won)))
     tail = alpha * (1 - 2 * _SIDE) / 2
     ends = (float(share.low), float(share.high))
-    low = _lowest(counts, estimated, ends, tail, alpha)
+    low = _lower_limit(counts, estimated, ends, tail, alpha)
     failed = tuple((n - s, n) for s, n in counts)
-    high = 1 - _lowest(failed, estimated, ends, tail, alpha)
+    high = 1 - _lower_limit(failed, estimated, ends, tail, alpha)
     rates = [s / n if n else trials.real.mean() for s, n in counts]
     estimate = estimated * rates[0] + (1 - estimated) * rates[1]
     return Interval.of(np.clip(estimate, low, high), low, high, level=level, method="post-stratified exact")
 
 
-def _lowest(
+def _lower_limit(
     counts: tuple[tuple[int, int], ...], share: float, ends: tuple[float, float], tail: float, alpha: float
 ) -> float:
     """Return the lower limit of the rate; applied to failures it gives the upper limit."""
     (s1, n1), (s0, n0) = counts
-    box1, box0 = _box(s1, n1, alpha), _box(s0, n0, alpha)
+    box1, box0 = _rate_limits(s1, n1, alpha), _rate_limits(s0, n0, alpha)
     first = np.linspace(*box1, _CURVE)
-    second = _curve(first, counts, share, tail)
+    second = _critical_curve(first, counts, share, tail)
     inside = second <= box0[1]
     if not inside.any():  # the box and the tail contradict each other, with a chance below α
         return min(p * box1[1] + (1 - p) * box0[1] for p in ends)
@@ -308,14 +312,14 @@ def _lowest(
     return float(min((p * p1 + (1 - p) * p0).min() for p in ends))
 
 
-def _box(successes: int, trials: int, alpha: float) -> tuple[float, float]:
+def _rate_limits(successes: int, trials: int, alpha: float) -> tuple[float, float]:
     if trials == 0:
         return 0.0, 1.0
     found = clopper_pearson(successes, trials, level=1 - _SIDE * alpha / 2)
     return float(found.low), float(found.high)
 
 
-def _curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail: float) -> Array:
+def _critical_curve(first: Array, counts: tuple[tuple[int, int], ...], share: float, tail: float) -> Array:
     """Return for every p₁ the p₀ at which an estimate as large as observed has chance ``tail``; 2 if none exists."""
     (s1, n1), (s0, n0) = counts
     weight1, weight0 = share / max(n1, 1), (1 - share) / max(n0, 1)

@@ -19,7 +19,7 @@ from twinloop.stats.ranking import (
     draw_differences,
     draw_population,
     draw_true_scores,
-    population_figures,
+    population_metrics,
 )
 
 Array = NDArray[np.float64]
@@ -141,9 +141,9 @@ def predictivity(
     rng = generator(seed, "stats/predictivity")
     population = draw_population(real=real, sim=sim, draws=draws, rng=rng)
     true_r, true_s = draw_true_scores(population, real=real, sim=sim, rng=rng)
-    equal, such = _equal(real, sim), population_figures(population, real.mean.shape[-1])
+    equal, such = _reason_without_order(real, sim), population_metrics(population, real.mean.shape[-1])
     figures = [
-        _figure(kind, real, sim, such[kind.name], true_r, true_s, equal if kind.name in _ORDERED else "", level)
+        _make_metric(kind, real, sim, such[kind.name], true_r, true_s, equal if kind.name in _ORDERED else "", level)
         for kind in _KINDS
     ]
     gaps = np.abs(draw_differences(real=real, sim=sim, draws=draws, rng=rng)).mean(axis=-1)
@@ -155,7 +155,7 @@ def predictivity(
     )
 
 
-def _figure(
+def _make_metric(
     kind: _MetricKind,
     real: PolicyScoreMatrix,
     sim: PolicyScoreMatrix,
@@ -166,28 +166,28 @@ def _figure(
     level: float,
 ) -> PredictivityMetric:
     value = np.array(np.nan) if reason else kind.of_scores(real=real.mean, sim=sim.mean)
-    these = _in_portions(kind.of_scores, true_r, true_s)
-    known, method = _method(real, sim, _MODEL)
+    these = _compute_in_parts(kind.of_scores, true_r, true_s)
+    known, method = _describe_method(real, sim, _MODEL)
     return PredictivityMetric(
         name=kind.name,
         estimate=float(value),
         corrected=np.nan if reason else float(np.median(others)),
-        these=_quantiles(value, these if known else None, level, method, reason),
-        others=_quantiles(value, others, level, method if known else f"normal scores; {method}", reason),
+        these=_quantile_interval(value, these if known else None, level, method, reason),
+        others=_quantile_interval(value, others, level, method if known else f"normal scores; {method}", reason),
         better=kind.better,
         meaning=kind.meaning,
         reason=reason,
     )
 
 
-def _in_portions(of_scores: Callable[..., Array], true_r: Array, true_s: Array) -> Array:
+def _compute_in_parts(of_scores: Callable[..., Array], true_r: Array, true_s: Array) -> Array:
     """Compute a metric of many draws ``(D, P)`` in parts, because it compares all pairs of policies."""
     parts = -(-true_r.shape[0] * true_r.shape[1] ** 2 // _PAIRS)
     pairs = zip(np.array_split(true_r, parts), np.array_split(true_s, parts), strict=True)
     return np.concatenate([of_scores(real=r, sim=s) for r, s in pairs])
 
 
-def _quantiles(value: Array, draws: Array | None, level: float, method: str, reason: str) -> Interval:
+def _quantile_interval(value: Array, draws: Array | None, level: float, method: str, reason: str) -> Interval:
     tail = (1 - level) / 2
     if draws is None or reason:
         low, high = np.nan, np.nan
@@ -201,7 +201,7 @@ def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> Pred
     differences = sim.mean - real.mean
     n, value = len(differences), differences.mean()
     error = np.sqrt(np.sum(real.variance + sim.variance)) / n
-    known, method = _method(real, sim, "normal, binomial trials")
+    known, method = _describe_method(real, sim, "normal, binomial trials")
     half = ndtri((1 + level) / 2) * error if known else np.nan
     wide = stdtrit(n - 1, (1 + level) / 2) * differences.std(ddof=1) / np.sqrt(n)
     return PredictivityMetric(
@@ -217,28 +217,31 @@ def _bias(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, level: float) -> Pred
 
 def _absolute_gap(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, draws: Array, level: float) -> PredictivityMetric:
     value = ranking.absolute_gap(real=real.mean, sim=sim.mean)
-    known, method = _method(real, sim, _MODEL)
+    known, method = _describe_method(real, sim, _MODEL)
     return PredictivityMetric(
         name="absolute_gap",
         estimate=float(value),
         corrected=float(np.median(draws)) if known else float(value),
-        these=_quantiles(value, draws if known else None, level, method, ""),
-        others=_quantiles(value, None, level, _NO_GAP_INTERVAL, ""),
+        these=_quantile_interval(value, draws if known else None, level, method, ""),
+        others=_quantile_interval(value, None, level, _NO_GAP_INTERVAL, ""),
         better="lower",
         meaning="mean of |simulated − real score|; noise of trials increases it",
     )
 
 
-def _method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tuple[bool, str]:
+def _describe_method(real: PolicyScoreMatrix, sim: PolicyScoreMatrix, method: str) -> tuple[bool, str]:
     """Return whether any trial noise is known, and a description of the interval's method."""
-    if real.known and sim.known:
+    if real.has_trial_counts and sim.has_trial_counts:
         return True, method
-    if real.known or sim.known:
-        return True, f"{method}; {'simulated' if real.known else 'real'} scores used without noise, {_UNKNOWN}"
+    if real.has_trial_counts or sim.has_trial_counts:
+        return (
+            True,
+            f"{method}; {'simulated' if real.has_trial_counts else 'real'} scores used without noise, {_UNKNOWN}",
+        )
     return False, _UNKNOWN
 
 
-def _equal(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
+def _reason_without_order(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
     """Return the reason why scores have no order; "" if they have one."""
     for side, word in ((real, "real"), (sim, "simulated")):
         if np.ptp(side.mean) <= 1e-12:
@@ -249,4 +252,4 @@ def _equal(real: PolicyScoreMatrix, sim: PolicyScoreMatrix) -> str:
 
 def _noise_share(side: PolicyScoreMatrix) -> float:
     spread = float(np.var(side.mean, ddof=1))
-    return min(float(np.mean(side.variance)) / spread, 1.0) if spread > 0 else float(side.known)
+    return min(float(np.mean(side.variance)) / spread, 1.0) if spread > 0 else float(side.has_trial_counts)

@@ -24,12 +24,12 @@ def wilson(successes: int, trials: int, *, level: float = 0.95) -> Interval:
     """
     _check_counts(successes, trials, level)
     rate = successes / trials
-    low, high = wilson_ends(rate, trials, level)
+    low, high = wilson_limits(rate, trials, level)
     low, high = (0.0 if successes == 0 else low), (1.0 if successes == trials else high)
     return Interval.of(rate, low, high, level=level, method="Wilson score")
 
 
-def wilson_ends(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Array, Array]:
+def wilson_limits(rate: ArrayLike, trials: ArrayLike, level: float) -> tuple[Array, Array]:
     """Return Wilson's limits of observed rates, elementwise; rounding may move them slightly outside [0, 1]."""
     p, n, z = np.asarray(rate, dtype=np.float64), np.asarray(trials, dtype=np.float64), float(ndtri((1 + level) / 2))
     room = 1 + z**2 / n
@@ -81,10 +81,10 @@ def trials_to_claim(rate: float, *, confidence: float = 0.95, failures: int = 0)
             )
         return bool(bdtr(failures, trials, rate) <= 1.0 - confidence)
 
-    return _least(enough, failures, max(16, 2 * failures + 2))
+    return _smallest_sufficient(enough, failures, max(16, 2 * failures + 2))
 
 
-def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
+def _smallest_sufficient(enough: Callable[[int], bool], low: int, high: int) -> int:
     """Return the smallest sufficient number above ``low``, by doubling from ``high`` and then bisection."""
     while not enough(high):
         low, high = high, 2 * high
@@ -94,7 +94,7 @@ def _least(enough: Callable[[int], bool], low: int, high: int) -> int:
     return high
 
 
-def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float:
+def failure_rate_bound(failures: int, trials: int, *, confidence: float = 0.95) -> float:
     """Return the one-sided Clopper-Pearson upper bound of the failure rate after ``failures`` in ``trials``.
 
     Raises:
@@ -106,12 +106,12 @@ def rate_shown(failures: int, trials: int, *, confidence: float = 0.95) -> float
     return 1.0 if failures == trials else float(betaincinv(failures + 1, trials - failures, confidence))
 
 
-def chance_to_show(truth: ArrayLike, trials: int, failures: int) -> Array:
+def claim_probability(truth: ArrayLike, trials: int, failures: int) -> Array:
     """Return the chance that a policy with this true failure rate has at most ``failures`` in ``trials``."""
     return np.asarray(bdtr(failures, trials, np.asarray(truth, dtype=np.float64)))
 
 
-def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -> NDArray[np.int64]:
+def sequential_claim_trials(rate: float, *, confidence: float = 0.95, failures: int = 3) -> NDArray[np.int64]:
     """Return after how many trials, checked one by one, a failure rate of at most ``rate`` is shown.
 
     Entry f of ``(failures + 1,)`` is the number of trials that suffices with f failures by then; fewer never suffice.
@@ -129,13 +129,15 @@ def watched_claim(rate: float, *, confidence: float = 0.95, failures: int = 3) -
 
     def end(failed: int) -> int:
         guess = max(16, 4 * trials_to_claim(rate, confidence=confidence, failures=failed))
-        return _least(lambda trials: bool(log_wealth(failed, trials - failed, rate) >= needed), failed, guess)
+        return _smallest_sufficient(
+            lambda trials: bool(log_wealth(failed, trials - failed, rate) >= needed), failed, guess
+        )
 
     return np.array([end(failed) for failed in range(failures + 1)], dtype=np.int64)
 
 
 def log_wealth(failures: ArrayLike, successes: ArrayLike, rate: float) -> Array:
-    """Return the logarithm of the wealth of `watched_claim` for numbers of failures and successes, elementwise."""
+    """Return the log of the wealth of `sequential_claim_trials` for numbers of failures and successes, elementwise."""
     f, s = np.asarray(failures, dtype=np.float64) + 0.5, np.asarray(successes, dtype=np.float64) + 0.5
     part = np.log(np.maximum(betainc(f, s, rate), np.finfo(np.float64).tiny))
     cut = math.log(float(betainc(0.5, 0.5, rate))) + float(betaln(0.5, 0.5))

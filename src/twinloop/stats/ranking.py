@@ -24,10 +24,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.core.seeds import generator
 from twinloop.stats.interval import Interval, check_level
-from twinloop.stats.proportion import wilson_ends
+from twinloop.stats.proportion import wilson_limits
 
 Array = NDArray[np.float64]
 _TIE = 1e-12  # rounding of means, far below the effect of one trial in a billion
@@ -35,19 +35,19 @@ _TIE = 1e-12  # rounding of means, far below the effect of one trial in a billio
 
 def pearson(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return Pearson's correlation of real and simulated scores, the "sim-to-real correlation" (SRCC)."""
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     return _correlation(r, s)
 
 
 def spearman(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return Spearman's correlation: Pearson's of the ranks; tied scores share the mean of their ranks."""
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     return _correlation(_ranks(r), _ranks(s))
 
 
 def kendall(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return Kendall's τ-b: (pairs in the same order − pairs in opposite order) / √(pairs untied in each)."""
-    order_r, order_s = _orders(*_both(real, sim))
+    order_r, order_s = _pair_signs(*_check_scores(real, sim))
     agreed = np.sum(order_r * order_s, axis=(-1, -2))
     untied = np.sqrt(np.sum(order_r**2, axis=(-1, -2)) * np.sum(order_s**2, axis=(-1, -2)))
     return np.divide(agreed, untied, out=np.full(np.shape(agreed), np.nan), where=untied > 0)
@@ -60,7 +60,7 @@ def mmrv(*, real: ArrayLike, sim: ArrayLike) -> Array:
     policies in simulation", arXiv:2405.05941, eq. 2). Not symmetric: it is measured in real scores, so swapped
     arguments give another value. A tie on one side is a violation in one direction only.
     """
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     distance = np.abs(r[..., :, None] - r[..., None, :])
     wrong = (_differences(s) > _TIE) != (_differences(r) > _TIE)
     return np.where(wrong, distance, 0.0).max(axis=-1).mean(axis=-1)
@@ -71,7 +71,7 @@ def violations(*, real: ArrayLike, sim: ArrayLike) -> list[tuple[int, int, float
 
     Each is ``(better, worse, difference)``: policy ``better`` is better in reality, but not in the simulation.
     """
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     found = np.argwhere((_differences(r) > _TIE) & ~(_differences(s) > _TIE))
     rows = [(int(i), int(j), float(r[i] - r[j])) for i, j in found]
     return sorted(rows, key=lambda row: -row[2])
@@ -79,7 +79,7 @@ def violations(*, real: ArrayLike, sim: ArrayLike) -> list[tuple[int, int, float
 
 def pairwise_accuracy(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return the share of pairs, different in reality, whose better policy the simulation finds; ties count half."""
-    order_r, order_s = _orders(*_both(real, sim))
+    order_r, order_s = _pair_signs(*_check_scores(real, sim))
     differ = np.sum(order_r != 0, axis=(-1, -2))
     right = np.sum(np.where(order_r != 0, 0.5 + 0.5 * order_r * order_s, 0.0), axis=(-1, -2))
     return np.divide(right, differ, out=np.full(np.shape(right), np.nan), where=differ > 0)
@@ -87,30 +87,30 @@ def pairwise_accuracy(*, real: ArrayLike, sim: ArrayLike) -> Array:
 
 def bias(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return the mean of simulated − real score: positive if the simulation is optimistic."""
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     return np.mean(s - r, axis=-1)
 
 
 def absolute_gap(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return the mean of |simulated − real score|."""
-    r, s = _both(real, sim)
+    r, s = _check_scores(real, sim)
     return np.mean(np.abs(s - r), axis=-1)
 
 
 def best_agrees(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return the chance that the simulation's best policy is the real best: 1 or 0; ties for best give a fraction."""
-    r, s = _both(real, sim)
-    chosen = _chosen(s)
+    r, s = _check_scores(real, sim)
+    chosen = _best_policy_weights(s)
     return np.sum(chosen * (r >= r.max(axis=-1, keepdims=True) - _TIE), axis=-1)
 
 
 def regret(*, real: ArrayLike, sim: ArrayLike) -> Array:
     """Return the real score lost by choosing the simulation's best policy; the mean over tied best ones."""
-    r, s = _both(real, sim)
-    return np.sum(_chosen(s) * (r.max(axis=-1, keepdims=True) - r), axis=-1)
+    r, s = _check_scores(real, sim)
+    return np.sum(_best_policy_weights(s) * (r.max(axis=-1, keepdims=True) - r), axis=-1)
 
 
-def _both(real: ArrayLike, sim: ArrayLike) -> tuple[Array, Array]:
+def _check_scores(real: ArrayLike, sim: ArrayLike) -> tuple[Array, Array]:
     r, s = np.asarray(real, dtype=np.float64), np.asarray(sim, dtype=np.float64)
     if r.shape != s.shape or r.ndim < 1:
         raise InputError(f"Real scores have shape {r.shape}, simulated ones {s.shape}. Give each policy one of both.")
@@ -127,7 +127,7 @@ def _differences(values: Array) -> Array:
     return values[..., :, None] - values[..., None, :]
 
 
-def _orders(r: Array, s: Array) -> tuple[Array, Array]:
+def _pair_signs(r: Array, s: Array) -> tuple[Array, Array]:
     """Return the signs of all pairwise differences, 0 for ties."""
     pair = (_differences(values) for values in (r, s))
     first, second = (np.where(np.abs(difference) > _TIE, np.sign(difference), 0.0) for difference in pair)
@@ -140,7 +140,7 @@ def _ranks(values: Array) -> Array:
     return np.sum(np.where(np.abs(difference) > _TIE, np.sign(difference), 0.0), axis=-1) / 2
 
 
-def _chosen(sim: Array) -> Array:
+def _best_policy_weights(sim: Array) -> Array:
     """Return weights that sum to one over the policies that are best in simulation."""
     best = (sim >= sim.max(axis=-1, keepdims=True) - _TIE).astype(np.float64)
     return best / best.sum(axis=-1, keepdims=True)
@@ -161,8 +161,10 @@ class PolicyScoreMatrix:
     trials: Array
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", frozen(self.mean))
-        object.__setattr__(self, "trials", frozen(np.broadcast_to(np.asarray(self.trials, float), self.mean.shape)))
+        object.__setattr__(self, "mean", freeze_array(self.mean))
+        object.__setattr__(
+            self, "trials", freeze_array(np.broadcast_to(np.asarray(self.trials, float), self.mean.shape))
+        )
         if not ((self.mean >= 0) & (self.mean <= 1)).all():
             wrong = self.mean[~((self.mean >= 0) & (self.mean <= 1))]
             raise InputError(f"A mean score of {wrong[0]:g} is outside 0 to 1. Divide scores by the full score.")
@@ -179,7 +181,10 @@ class PolicyScoreMatrix:
         do not count as exact.
         """
         rows = [np.asarray(sample, dtype=np.float64) for sample in samples]
-        return cls(mean=frozen([row.mean() for row in rows]), trials=frozen([_worth(row) for row in rows]))
+        return cls(
+            mean=freeze_array([row.mean() for row in rows]),
+            trials=freeze_array([_equivalent_trials(row) for row in rows]),
+        )
 
     @classmethod
     def of_table(cls, mean: ArrayLike, trials: ArrayLike, deviation: ArrayLike | None = None) -> PolicyScoreMatrix:
@@ -192,11 +197,11 @@ class PolicyScoreMatrix:
         counts = np.broadcast_to(np.asarray(trials, dtype=np.float64), means.shape)
         if deviation is None:
             return cls(mean=means, trials=counts)
-        pooled = _pooled(means, counts, counts * np.asarray(deviation, dtype=np.float64) ** 2)
+        pooled = _trials_from_squares(means, counts, counts * np.asarray(deviation, dtype=np.float64) ** 2)
         return cls(mean=means, trials=np.where(np.isnan(pooled), counts, pooled))
 
     @classmethod
-    def averaged(cls, parts: Sequence[PolicyScoreMatrix]) -> PolicyScoreMatrix:
+    def average_tasks(cls, parts: Sequence[PolicyScoreMatrix]) -> PolicyScoreMatrix:
         """Return scores averaged over tasks, with equal weight per task."""
         mean = np.mean([part.mean for part in parts], axis=0)
         variance = np.sum([part.variance for part in parts], axis=0) / len(parts) ** 2
@@ -205,12 +210,12 @@ class PolicyScoreMatrix:
         worth = np.divide(smooth * (1 - smooth), variance, out=np.full(mean.shape, np.nan), where=known)
         return cls(mean=mean, trials=worth)
 
-    def chosen(self, rows: Sequence[int]) -> PolicyScoreMatrix:
+    def select_policies(self, rows: Sequence[int]) -> PolicyScoreMatrix:
         """Return the scores of some policies, in that order."""
         return PolicyScoreMatrix(mean=self.mean[..., rows], trials=self.trials[..., rows])
 
     @property
-    def known(self) -> bool:
+    def has_trial_counts(self) -> bool:
         """Whether all numbers of trials are known."""
         return not np.isnan(self.trials).any()
 
@@ -224,7 +229,7 @@ class PolicyScoreMatrix:
         p = (n * self.mean + 0.5) / (n + 1)
         return np.where(np.isnan(self.trials), 0.0, p * (1 - p) / n)
 
-    def resampled(self, rng: np.random.Generator, draws: int) -> Array:
+    def resample_means(self, rng: np.random.Generator, draws: int) -> Array:
         """Draw means from binomial distributions, ``(draws, ..., P)``; unchanged if the number of trials is unknown."""
         n = np.maximum(np.rint(np.where(np.isnan(self.trials), 1.0, self.trials)), 1.0)
         again = rng.binomial(n.astype(np.int64), self.mean, size=(draws, *self.mean.shape)) / n
@@ -244,7 +249,7 @@ class PolicyScores:
 def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interval:
     """Return Wilson's score interval of each mean, for the trials of `PolicyScoreMatrix`; NaN if they are unknown."""
     check_level(level)
-    low, high = wilson_ends(scores.mean, scores.trials, level)
+    low, high = wilson_limits(scores.mean, scores.trials, level)
     return Interval.of(
         scores.mean,
         np.maximum(low, 0.0),
@@ -254,15 +259,15 @@ def score_intervals(scores: PolicyScoreMatrix, *, level: float = 0.95) -> Interv
     )
 
 
-def _worth(row: Array) -> float:
+def _equivalent_trials(row: Array) -> float:
     n = float(len(row))
     if ((row == 0) | (row == 1)).all():
         return n
     mean = row.mean()
-    return float(_pooled(np.asarray(mean), np.asarray(n), np.sum((row - mean) ** 2)))
+    return float(_trials_from_squares(np.asarray(mean), np.asarray(n), np.sum((row - mean) ** 2)))
 
 
-def _pooled(mean: Array, n: Array, squares: ArrayLike) -> Array:
+def _trials_from_squares(mean: Array, n: Array, squares: ArrayLike) -> Array:
     """Return the equivalent number of binary trials from a sum of squares, with one binary trial added."""
     most = np.clip(mean * (1 - mean), 1e-6, None)
     return np.maximum(n * most * n / (np.asarray(squares) + most), n)
@@ -309,7 +314,7 @@ def draw_population(
             f"or -1. Score at least {LEAST_POLICIES}; six or more give a useful interval."
         )
     shape = (*r.shape[:-1], draws)
-    lower = _lower(_off_lattice(real, draws, rng), _off_lattice(sim, draws, rng))
+    lower = _cholesky_factor(_jitter_means(real, draws, rng), _jitter_means(sim, draws, rng))
     u11, u22 = (np.sqrt(rng.chisquare(df, shape)) for df in (policies - 1, policies - 2))
     c11, c22 = lower[0] / u11, lower[2] / u22
     c21 = (lower[1] - c22 * rng.standard_normal(shape)) / u11
@@ -379,31 +384,35 @@ class ExpectedMetrics:
     regret: Array
     best_agrees: Array
 
-    def at(self, name: str, correlation: Array) -> Array:
+    def interpolate_metric(self, name: str, correlation: Array) -> Array:
         """Return one metric at correlations of any shape."""
         return np.interp(correlation, self.correlation, getattr(self, name))
 
 
-def population_figures(population: ScorePopulation, policies: int) -> dict[str, Array]:
+def population_metrics(population: ScorePopulation, policies: int) -> dict[str, Array]:
     """Return by name the expected metrics of ``policies`` policies from each population, without trial noise.
 
     Kendall's τ is 2/π asin ρ and Spearman's 6/π asin ρ/2 in a normal population (Greiner 1909, Pearson 1907). Scores in
     [0, 1] have a standard deviation of at most ½.
     """
-    rho, spread, table = population.correlation, np.minimum(np.sqrt(population.real), 0.5), expected_figures(policies)
+    rho, spread, table = (
+        population.correlation,
+        np.minimum(np.sqrt(population.real), 0.5),
+        simulate_expected_metrics(policies),
+    )
     return {
         "pearson": rho,
         "spearman": 6 / np.pi * np.arcsin(rho / 2),
         "kendall": 2 / np.pi * np.arcsin(rho),
-        "mmrv": np.minimum(spread * table.at("mmrv", rho), 1.0),
+        "mmrv": np.minimum(spread * table.interpolate_metric("mmrv", rho), 1.0),
         "pairwise_accuracy": 0.5 + np.arcsin(rho) / np.pi,
-        "best_agrees": table.at("best_agrees", rho),
-        "regret": np.minimum(spread * table.at("regret", rho), 1.0),
+        "best_agrees": table.interpolate_metric("best_agrees", rho),
+        "regret": np.minimum(spread * table.interpolate_metric("regret", rho), 1.0),
     }
 
 
 @functools.cache
-def expected_figures(policies: int) -> ExpectedMetrics:
+def simulate_expected_metrics(policies: int) -> ExpectedMetrics:
     """Return expected metrics of ``policies`` policies without trial noise, from simulated normal scores."""
     draws = int(np.clip(400_000 // policies**2, 20, 4_000))
     z1, z2 = generator(0, "stats/ranking/expected").standard_normal((2, draws, policies))
@@ -412,13 +421,13 @@ def expected_figures(policies: int) -> ExpectedMetrics:
     return ExpectedMetrics(correlation=_GRID, mmrv=table[0], regret=table[1], best_agrees=table[2])
 
 
-def _off_lattice(side: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
+def _jitter_means(side: PolicyScoreMatrix, draws: int, rng: np.random.Generator) -> Array:
     """Return means ``(..., D, P)`` with noise of one step 1 / n between possible means, so that equal means differ."""
     step = np.where(np.isnan(side.trials), 0.0, 1.0 / side.trials)[..., None, :]
     return side.mean[..., None, :] + step * rng.uniform(-0.5, 0.5, (*side.mean.shape[:-1], draws, side.mean.shape[-1]))
 
 
-def _lower(r: Array, s: Array) -> tuple[Array, Array, Array]:
+def _cholesky_factor(r: Array, s: Array) -> tuple[Array, Array, Array]:
     """Return the Cholesky factor (11, 21, 22) of the scatter matrix of both over the last axis."""
     a, b = r - r.mean(axis=-1, keepdims=True), s - s.mean(axis=-1, keepdims=True)
     rr, ss, rs = (np.sum(x * y, axis=-1) for x, y in ((a, a), (b, b), (a, b)))

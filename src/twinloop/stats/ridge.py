@@ -132,19 +132,19 @@ def cross_validated_logistic(
     fewer = int(min(y.sum(), (~y).sum()))
     if fewer < _FOLDS:
         raise InputError(f"{fewer} episodes of the rarer outcome are too few for {_FOLDS} folds. Label more of them.")
-    fold = _dealt(y, _FOLDS, seed)
+    fold = _draw_folds(y, _FOLDS, seed)
     held_out = np.empty(len(y))
     for number in range(_FOLDS):
         rest = fold != number
-        penalty = _penalty(x[rest], y[rest], seed + 1 + number)
+        penalty = _choose_penalty(x[rest], y[rest], seed + 1 + number)
         held_out[~rest] = fit_logistic(x[rest], y[rest], penalty).probability(x[~rest])
-    final = fit_logistic(x, y, _penalty(x, y, seed))
+    final = fit_logistic(x, y, _choose_penalty(x, y, seed))
     return CrossValidatedPrediction(
         held_out=held_out, auc=auc_interval(held_out, y, level=level, draws=draws, seed=seed), model=final
     )
 
 
-def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp]:
+def _draw_folds(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp]:
     """Return the fold of each row ``(n,)``; both outcomes are spread evenly over the folds."""
     rng = generator(seed, "stats/logistic/folds")
     fold = np.empty(len(outcome), dtype=np.intp)
@@ -153,12 +153,12 @@ def _dealt(outcome: NDArray[np.bool_], folds: int, seed: int) -> NDArray[np.intp
     return fold
 
 
-def _penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
+def _choose_penalty(x: Array, y: NDArray[np.bool_], seed: int) -> float:
     """Return the ridge with the best held-out likelihood within these rows; the largest if no fold can be held out."""
     folds = min(_INNER, int(min(y.sum(), (~y).sum())))
     if folds < 2:
         return float(PENALTIES[-1])
-    fold = _dealt(y, folds, seed)
+    fold = _draw_folds(y, folds, seed)
     loss = np.zeros(len(PENALTIES))
     for number in range(folds):
         rest = fold != number

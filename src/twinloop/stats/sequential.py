@@ -107,7 +107,7 @@ def sequential_rates(
     check_level(level)
     arms = {"size_a": size_a, "size_b": size_b, "alternative": alternative, "gamma": gamma}
     a, b = np.asarray(successes_a, dtype=np.float64), np.asarray(successes_b, dtype=np.float64)
-    return _sequential(
+    return _run_sequential_test(
         lambda shift: log_e_rates(a, b, difference=shift, **arms),
         _GRID,
         lambda: a.sum() / (size_a * len(a)) - b.sum() / (size_b * len(b)),
@@ -139,7 +139,7 @@ def log_e_rates(
     """
     _check_largest(difference)
     shift = np.asarray(difference, dtype=np.float64)
-    a, b = _counts(successes_a, size_a, "a"), _counts(successes_b, size_b, "b")
+    a, b = _check_counts(successes_a, size_a, "a"), _check_counts(successes_b, size_b, "b")
     if a.shape != b.shape:
         raise InputError(
             f"Arm a has blocks in shape {a.shape}, arm b in {b.shape}. Give both arms of every block, in their order."
@@ -147,8 +147,8 @@ def log_e_rates(
     if gamma <= 0:
         raise InputError(f"γ = {gamma:g} would bet everything on the first trial. Give a number above 0; 0.5 is usual.")
     before = np.arange(a.shape[-1])
-    rate_a = _rate_before(a, before * size_a, gamma)
-    rate_b = _rate_before(b, before * size_b, gamma)
+    rate_a = _predictable_rate(a, before * size_a, gamma)
+    rate_b = _predictable_rate(b, before * size_b, gamma)
     null_a, null_b = constrained_rates(rate_a, rate_b, shift[..., None], weight_a=size_a, weight_b=size_b)
     factor = _log_ratio(a, size_a, rate_a, null_a) + _log_ratio(b, size_b, rate_b, null_b)
     lead = rate_a - rate_b - shift[..., None]
@@ -157,7 +157,7 @@ def log_e_rates(
     return {"greater": greater, "less": less, "two-sided": np.logaddexp(greater, less) - np.log(2)}[alternative]
 
 
-def running_p(log_e: ArrayLike) -> Array:
+def running_p_values(log_e: ArrayLike) -> Array:
     """Return the anytime-valid p-value after each block: 1 / the largest wealth so far, at most 1."""
     return np.exp(-np.maximum(np.maximum.accumulate(np.asarray(log_e, dtype=np.float64), axis=-1), 0.0))
 
@@ -169,7 +169,7 @@ def decision_blocks(log_e: ArrayLike, *, alpha: float = 0.05) -> NDArray[np.intp
     return np.where(over.any(axis=-1), over.argmax(axis=-1) + 1, 0)
 
 
-def kept_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
+def running_confidence_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tuple[Array, Array]:
     """Return the running range ``(nblock,)`` of hypotheses ``(nhyp,)`` whose wealth ``(nhyp, nblock)`` is below 1/α.
 
     The range is bounded by the neighbours of the hypotheses that are not rejected, so that the grid never makes it too
@@ -187,7 +187,7 @@ def kept_range(hypotheses: ArrayLike, log_e: ArrayLike, *, alpha: float) -> tupl
     return low, high
 
 
-def _counts(successes: ArrayLike, size: int, arm: str) -> Array:
+def _check_counts(successes: ArrayLike, size: int, arm: str) -> Array:
     counts = np.asarray(successes, dtype=np.float64)
     if size < 1 or counts.ndim < 1 or counts.shape[-1] < 1:
         raise InputError(f"Arm {arm} has no block of trials. Give at least one trial of each policy.")
@@ -199,7 +199,7 @@ def _counts(successes: ArrayLike, size: int, arm: str) -> Array:
     return counts
 
 
-def _rate_before(successes: Array, trials: NDArray[np.intp], gamma: float) -> Array:
+def _predictable_rate(successes: Array, trials: NDArray[np.intp], gamma: float) -> Array:
     """Return p̆ for each block: (successes + γ) / (trials + 2γ) of the earlier blocks."""
     earlier = np.cumsum(successes, axis=-1) - successes
     return (earlier + gamma) / (trials + 2 * gamma)
@@ -248,7 +248,7 @@ def sequential_pairs(
     """
     check_level(level)
     off = _pair_differences(a, b, "Outcomes")
-    return _sequential(
+    return _run_sequential_test(
         lambda shift: _log_e(off, shift, alternative, "even"),
         _GRID_OF_PAIRS,
         off.mean,
@@ -287,7 +287,7 @@ def sequential_scores(
     """
     check_level(level)
     off = _pair_differences(a, b, "Scores")
-    return _sequential(
+    return _run_sequential_test(
         lambda shift: _log_e(off, shift, alternative, "spread"),
         _GRID,
         off.mean,
@@ -318,7 +318,7 @@ def _check_largest(differences: ArrayLike) -> None:
     check_difference(float(shift.flat[np.argmax(np.abs(shift))]))
 
 
-def _sequential(
+def _run_sequential_test(
     log_e_against: Callable[[ArrayLike], Array],
     grid: int,
     estimate: Callable[[], float],
@@ -330,10 +330,10 @@ def _sequential(
 ) -> SequentialTest:
     """Return the test of one sequence, and the confidence sequence of the grid hypotheses that it does not reject."""
     log_e, shifts = log_e_against(difference), np.linspace(-1, 1, grid)[1:-1]
-    low, high = kept_range(shifts, log_e_against(shifts), alpha=1 - level)
+    low, high = running_confidence_range(shifts, log_e_against(shifts), alpha=1 - level)
     return SequentialTest(
         log_e=log_e,
-        p_value=running_p(log_e),
+        p_value=running_p_values(log_e),
         low=low,
         high=high,
         estimate=float(estimate()),

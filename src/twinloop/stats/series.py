@@ -171,7 +171,7 @@ class Spectrum:
     frequency: NDArray[np.float64]
     density: NDArray[np.float64]
 
-    def level(self, low: float, high: float) -> float:
+    def mean_density(self, low: float, high: float) -> float:
         """Return the mean density between two frequencies in Hz; NaN if the spectrum has no line between them."""
         inside = (self.frequency >= low) & (self.frequency < high)
         return float(self.density[inside].mean()) if inside.any() else float("nan")
@@ -199,7 +199,7 @@ def spectrum(values: ArrayLike, hz: float, *, segment: int = 256) -> Spectrum:
     return Spectrum(frequency=frequency[1:], density=np.asarray(density[1:], dtype=np.float64))
 
 
-def octaves(low: float, high: float) -> NDArray[np.float64]:
+def octave_edges(low: float, high: float) -> NDArray[np.float64]:
     """Return ascending edges of one-octave bands from ``high`` down to about ``low``."""
     count = max(1, int(np.floor(np.log2(high / low))))
     return high * 2.0 ** -np.arange(count, -1, -1, dtype=np.float64)
@@ -210,7 +210,7 @@ _ROUND_OFF = 1e-9
 _TOLERANCE = 0.05
 
 
-def quantum(values: ArrayLike) -> float | None:
+def quantization_step(values: ArrayLike) -> float | None:
     """Return the step of which all ``values`` are integer multiples, up to a common shift; None if there is none.
 
     The smallest gaps between distinct values give an initial step; a least-squares line of the sorted values over their
@@ -226,11 +226,11 @@ def quantum(values: ArrayLike) -> float | None:
     if step <= _ROUND_OFF:
         return None
     for reach in (20, 200, len(levels)):  # extending the line gradually keeps the integers correct
-        step = _slope(levels[:reach], step)
-    return step if on_grid(levels, step) else None
+        step = _fit_step(levels[:reach], step)
+    return step if is_on_grid(levels, step) else None
 
 
-def on_grid(values: ArrayLike, step: float) -> bool:
+def is_on_grid(values: ArrayLike, step: float) -> bool:
     """Return whether ``values`` are within 5 % of a step (RMS) of integer multiples of it, up to a common shift."""
     levels = np.unique(np.asarray(values, dtype=np.float64))
     counts = (levels - levels[0]) / step
@@ -238,7 +238,7 @@ def on_grid(values: ArrayLike, step: float) -> bool:
     return bool(np.sqrt(np.mean((counts - shift - np.round(counts - shift)) ** 2)) < _TOLERANCE)
 
 
-def _slope(levels: NDArray[np.float64], step: float) -> float:
+def _fit_step(levels: NDArray[np.float64], step: float) -> float:
     """Return the least-squares step of levels; their integers are counted gap by gap with the initial ``step``."""
     counts = np.concatenate([[0.0], np.cumsum(np.maximum(np.round(np.diff(levels) / step), 1.0))])
     return float(np.polyfit(counts, levels, 1)[0])
@@ -267,7 +267,7 @@ def spectral_arc_length(speed: ArrayLike, rate_hz: float) -> Array:
         InputError: too few samples.
     """
     values = np.asarray(speed, dtype=np.float64)
-    nframe = _frames(values.shape[-1])
+    nframe = _check_length(values.shape[-1])
     padded = 2 ** (math.ceil(math.log2(nframe)) + _PADDING)
     spectrum = np.abs(np.fft.rfft(values, padded))
     frequency = np.fft.rfftfreq(padded, 1.0 / rate_hz)
@@ -295,7 +295,7 @@ def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
         InputError: too few samples.
     """
     values = np.asarray(velocity, dtype=np.float64)
-    nframe = _frames(values.shape[-2])
+    nframe = _check_length(values.shape[-2])
     peak = np.max(np.sum(values**2, axis=-1), axis=-1)
     jerk = np.sum(np.diff(values, n=2, axis=-2) ** 2, axis=(-2, -1)) * rate_hz**3
     still = peak <= 0.0
@@ -304,7 +304,7 @@ def log_dimensionless_jerk(velocity: ArrayLike, rate_hz: float) -> Array:
     return np.where(still, np.nan, found)
 
 
-def _frames(count: int) -> int:
+def _check_length(count: int) -> int:
     if count < _LEAST_FRAMES:
         raise InputError(f"{count} samples are too few; smoothness needs at least {_LEAST_FRAMES}.")
     return count

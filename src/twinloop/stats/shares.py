@@ -59,10 +59,10 @@ def shapley(values: ArrayLike) -> Array:
     nplayer = max(len(worth).bit_length() - 1, 1)
     if len(worth) != 2**nplayer:
         raise InputError(f"{len(worth)} values are given; n players have 2^n coalitions, the empty one included.")
-    return np.tensordot(_weights(nplayer), worth, axes=1)
+    return np.tensordot(_shapley_weights(nplayer), worth, axes=1)
 
 
-def _weights(nplayer: int) -> Array:
+def _shapley_weights(nplayer: int) -> Array:
     """Return the weight of each coalition's value in each player's share, ``(n, 2ⁿ)``."""
     member = every_coalition(nplayer)
     size = member.sum(axis=1)
@@ -85,7 +85,7 @@ class JoiningOrders:
     steps: NDArray[np.intp]
 
 
-def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "stats/shapley") -> JoiningOrders:
+def draw_joining_orders(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "stats/shapley") -> JoiningOrders:
     """Draw ``pairs`` random orders, each with its reverse.
 
     Raises:
@@ -109,7 +109,7 @@ def antithetic_walks(nplayer: int, pairs: int, *, seed: int = 0, stream: str = "
     )
 
 
-def shapley_of_walks(values: ArrayLike, walks: JoiningOrders) -> Array:
+def shapley_from_orders(values: ArrayLike, walks: JoiningOrders) -> Array:
     """Return contributions ``(pair, n, …)`` by pair of walks, from values ``(k, …)`` of `JoiningOrders.coalitions`.
 
     The mean over pairs estimates the Shapley values without bias; each pair sums to v(all) − v(none).
@@ -137,7 +137,7 @@ class ShapleyShares:
     p_values: Array
     replicates: Array
 
-    def claimed(self) -> NDArray[np.bool_]:
+    def significant_mask(self) -> NDArray[np.bool_]:
         """Return which shares differ significantly from 0, ``(m, k)``.
 
         Their interval excludes 0, and Holm's p-value over the ``m`` shares of a column is at most 1 − level. The chance
@@ -184,7 +184,7 @@ class ShareDeviations:
         one = cls.of_draws(sampled)
         return cls(values=one.values / np.sqrt(len(one.values)), df=one.df)
 
-    def rows(self, groups: ArrayLike) -> ShareDeviations:
+    def sum_groups(self, groups: ArrayLike) -> ShareDeviations:
         """Return the deviations of sums of shares; ``groups`` ``(g, m)`` are the weights of the shares in each sum."""
         return ShareDeviations(
             values=np.einsum("gm,nmk->ngk", np.asarray(groups, dtype=np.float64), self.values), df=self.df
@@ -206,10 +206,10 @@ def ratios(parts: ArrayLike, whole: ArrayLike, mix: ArrayLike | None = None) -> 
         whole: total of each cluster.
         mix: weights ``(k, j)`` to sum columns after the division; columns that are NaN must have weight 0.
     """
-    return _divided(np.asarray(parts, dtype=np.float64).sum(axis=-2), np.asarray(whole).sum(axis=0), mix)
+    return _divide_sums(np.asarray(parts, dtype=np.float64).sum(axis=-2), np.asarray(whole).sum(axis=0), mix)
 
 
-def shares(
+def compute_shares(
     parts: ArrayLike,
     whole: ArrayLike,
     *,
@@ -236,7 +236,7 @@ def shares(
         seed: run seed of the resamples.
 
     Raises:
-        InputError: fewer than two clusters, for which there is no interval; see `unsure`.
+        InputError: fewer than two clusters, for which there is no interval; see `shares_without_intervals`.
     """
     check_level(level)
     pieces, total = np.asarray(parts, dtype=np.float64), np.asarray(whole, dtype=np.float64)
@@ -245,7 +245,7 @@ def shares(
         raise InputError(f"Intervals of shares need at least {_LEAST_CLUSTERS} episodes, not {clusters}.")
     estimate = ratios(pieces, total, mix)
     weights = cluster_weights(clusters, draws, seed=seed)
-    values = _divided(np.einsum("dc,mck->dmk", weights, pieces), (weights @ total)[:, None], mix)
+    values = _divide_sums(np.einsum("dc,mck->dmk", weights, pieces), (weights @ total)[:, None], mix)
     own = values.std(axis=0) * np.sqrt(clusters / (clusters - 1))
     more, df = np.zeros_like(own), np.inf
     if deviations is not None:
@@ -260,7 +260,7 @@ def shares(
     return ShapleyShares(interval=interval, p_values=p_values, replicates=values)
 
 
-def unsure(
+def shares_without_intervals(
     parts: ArrayLike, whole: ArrayLike, *, mix: ArrayLike | None = None, level: float, reason: str
 ) -> ShapleyShares:
     """Return the shares of a single cluster without intervals (NaN); ``reason`` becomes the interval's method."""
@@ -270,7 +270,7 @@ def unsure(
     return ShapleyShares(interval=interval, p_values=unknown, replicates=np.zeros((0, *estimate.shape)))
 
 
-def _divided(parts: Array, whole: Array, mix: ArrayLike | None) -> Array:
+def _divide_sums(parts: Array, whole: Array, mix: ArrayLike | None) -> Array:
     whole = np.broadcast_to(whole, parts.shape)
     known = whole > 0
     if mix is None:
@@ -344,7 +344,7 @@ class SobolTerms:
             first=self.first + other.first, total=self.total + other.total, variance=self.variance + other.variance
         )
 
-    def pooled(self, axis: int) -> SobolTerms:
+    def sum_outputs(self, axis: int) -> SobolTerms:
         """Return the terms summed over one of the trailing axes of outputs (negative number)."""
         if axis >= 0:
             raise ValueError("axes of outputs are counted from the end")
@@ -395,12 +395,12 @@ def sobol_indices(
     check_level(level)
     base = terms.variance.shape[0]
     rng = generator(seed, f"{_SOBOL_STREAM}/bootstrap")
-    rows = _counts(rng, base, draws)
-    columns = _counts(rng, terms.variance.shape[1], draws) if clusters else None
-    scale = _means(terms.variance, rows, columns)
+    rows = _resample_counts(rng, base, draws)
+    columns = _resample_counts(rng, terms.variance.shape[1], draws) if clusters else None
+    scale = _weighted_sums(terms.variance, rows, columns)
     made = []
     for values in (terms.first, terms.total):
-        ratios = np.stack([_ratio(_means(factor, rows, columns), scale) for factor in values], axis=1)
+        ratios = np.stack([_ratio(_weighted_sums(factor, rows, columns), scale) for factor in values], axis=1)
         tail = (1 - level) / 2
         low, high = np.quantile(ratios[1:], [tail, 1 - tail], axis=0)
         method = "percentile bootstrap over rows of the design" + (" and episodes" if clusters else "")
@@ -408,13 +408,13 @@ def sobol_indices(
     return SobolIndices(first=made[0], total=made[1])
 
 
-def _counts(rng: np.random.Generator, n: int, draws: int) -> Array:
+def _resample_counts(rng: np.random.Generator, n: int, draws: int) -> Array:
     """Return how often each of ``n`` is drawn in each resample, ``(1 + draws, n)``; the first row is all ones."""
     drawn = rng.multinomial(n, np.full(n, 1 / n), size=draws)
     return np.concatenate([np.ones((1, n)), drawn.astype(np.float64)])
 
 
-def _means(values: Array, rows: Array, columns: Array | None) -> Array:
+def _weighted_sums(values: Array, rows: Array, columns: Array | None) -> Array:
     """Return weighted sums of ``(base, …)`` or ``(base, ncluster, …)`` for every resample, ``(1 + draws, …)``."""
     summed = np.tensordot(rows, values, axes=1)
     return summed if columns is None else np.einsum("dc,dc...->d...", columns, summed)

@@ -27,7 +27,7 @@ _LONGEST, _STEP = 15.0, 0.25  # frames, lags of `best_lag`
 _FINENESS = 8  # steps per frame at which the correlation is evaluated before the parabola
 
 
-def delayed(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
+def delay_series(series: ArrayLike, lag: ArrayLike) -> NDArray[np.float64]:
     """Delay ``series`` ``(…, nframe, n)`` by ``lag`` frames (``(n,)``, fractions are interpolated linearly).
 
     Before its first frame the series is constant at its first value.
@@ -51,7 +51,7 @@ def best_lag(inputs: ArrayLike, outputs: ArrayLike) -> NDArray[np.float64]:
     """
     inputs, outputs = np.asarray(inputs, dtype=np.float64), np.asarray(outputs, dtype=np.float64)
     grid = np.arange(0.0, min(_LONGEST, inputs.shape[1] - 1) + _STEP / 2, _STEP)
-    errors = np.array([mae(delayed(inputs, lag), outputs) for lag in grid])
+    errors = np.array([mae(delay_series(inputs, lag), outputs) for lag in grid])
     return grid[np.argmin(errors, axis=0)]
 
 
@@ -77,7 +77,7 @@ def correlation_at_lags(
         The lags ``(nlag,)`` and the correlations ``(nlag, n, m)``: of centred series, divided by the energies of the
             whole series; at most 1, and 0 for a constant series.
     """
-    x, y = _centred(inputs), _centred(outputs)
+    x, y = _centre_columns(inputs), _centre_columns(outputs)
     nframe = len(x)
     size = int(2 ** np.ceil(np.log2(2 * nframe)))
     lags = np.arange(max(earliest, 1 - nframe), min(latest, nframe - 1) + 1)
@@ -101,7 +101,7 @@ def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest:
         earliest: first lag, in frames.
         latest: last lag, in frames.
     """
-    x, y = _centred(np.asarray(inputs)[:, None])[:, 0], _centred(np.asarray(outputs)[:, None])[:, 0]
+    x, y = _centre_columns(np.asarray(inputs)[:, None])[:, 0], _centre_columns(np.asarray(outputs)[:, None])[:, 0]
     lags, correlation = correlation_at_lags(
         x[:, None], y[:, None], earliest=int(np.floor(earliest)), latest=int(np.ceil(latest))
     )
@@ -112,7 +112,7 @@ def cross_lag(inputs: ArrayLike, outputs: ArrayLike, *, earliest: float, latest:
     if energy == 0:
         return 0.0, 0.0
     fine = coarse + np.arange(-_FINENESS, _FINENESS + 1) / _FINENESS
-    between = _correlation_between(x, y, fine) / energy
+    between = _correlation_at_fractions(x, y, fine) / energy
     direction = float(np.sign(values[strongest])) or 1.0
     best = int(np.argmax(direction * between))
     return _parabola_peak(fine, direction * between, best), float(between[best])
@@ -131,7 +131,7 @@ def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> 
     """
     first, later = np.asarray(leader, dtype=np.float64), np.asarray(follower, dtype=np.float64)
     reach = max(1, min(int(np.ceil(longest)), (len(first) - 1) // 2))
-    y = _centred(later[reach:])
+    y = _centre_columns(later[reach:])
     x = np.lib.stride_tricks.sliding_window_view(first, len(y))[::-1]  # row k is the leader k frames earlier
     spread = np.sqrt(np.maximum(np.einsum("kn,kn->k", x, x) - len(y) * x.mean(axis=1) ** 2, 0.0) * (y @ y))
     correlation = np.divide(x @ y, spread, out=np.zeros(len(x)), where=spread > 0)
@@ -139,14 +139,14 @@ def following_lag(leader: ArrayLike, follower: ArrayLike, *, longest: float) -> 
     return _parabola_peak(np.arange(len(x), dtype=np.float64), correlation, best), float(correlation[best])
 
 
-def _centred(series: ArrayLike) -> NDArray[np.float64]:
+def _centre_columns(series: ArrayLike) -> NDArray[np.float64]:
     values = np.asarray(series, dtype=np.float64)
     centred = values - values.mean(axis=0)
     centred[:, np.ptp(values, axis=0) == 0] = 0.0  # the mean of equal numbers may differ from them by rounding
     return centred
 
 
-def _correlation_between(
+def _correlation_at_fractions(
     x: NDArray[np.float64], y: NDArray[np.float64], lags: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the unnormalized correlation at fractional lags, from the cross-spectrum."""
@@ -274,12 +274,12 @@ def aligned_distances(series: ArrayLike, lengths: ArrayLike, pairs: ArrayLike) -
     for begin in range(0, len(chosen), step):
         part = slice(begin, begin + step)
         first, second = chosen[part].T
-        apart, at = _laid_over(values[first], values[second], inside[first], inside[second], padded)
+        apart, at = _best_shifts(values[first], values[second], inside[first], inside[second], padded)
         distance[part], shift[part] = apart, at
     return AlignedPairs(pairs=chosen, distance=distance, shift=shift)
 
 
-def _laid_over(
+def _best_shifts(
     x: Array, y: Array, known_x: NDArray[np.bool_], known_y: NDArray[np.bool_], padded: int
 ) -> tuple[Array, NDArray[np.intp]]:
     """Return the smallest distance and its shift for pairs ``(m, T, k)``: Σ (x[t] − y[t + s])² over common frames.

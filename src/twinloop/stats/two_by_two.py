@@ -57,7 +57,7 @@ class ContingencyTable:
         """Observed p_a − p_b."""
         return self.successes_a / self.trials_a - self.successes_b / self.trials_b
 
-    def swapped(self) -> ContingencyTable:
+    def swap_arms(self) -> ContingencyTable:
         """Return the table with the arms exchanged."""
         return ContingencyTable(
             successes_a=self.successes_b,
@@ -287,11 +287,11 @@ def _clopper_pearson(table: ContingencyTable, level: float) -> tuple[float, floa
 
 def _chan_zhang(table: ContingencyTable, level: float) -> tuple[float, float, str]:
     tail = (1 - level) / 2
-    low, high = _exact_low(table, tail), -_exact_low(table.swapped(), tail)
+    low, high = _exact_lower_limit(table, tail), -_exact_lower_limit(table.swap_arms(), tail)
     return low, high, "Chan–Zhang exact unconditional"
 
 
-def _exact_low(table: ContingencyTable, tail: float) -> float:
+def _exact_lower_limit(table: ContingencyTable, tail: float) -> float:
     """Return the smallest difference that the exact one-sided test at ``tail`` does not reject as too small."""
     if table.difference <= -1 + _TIE:
         return -1.0

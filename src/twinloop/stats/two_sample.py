@@ -63,7 +63,7 @@ class TwoSampleRows:
         return int(self.sizes[: self.nreal].sum())
 
     @property
-    def comparable(self) -> Array:
+    def comparable_pairs(self) -> Array:
         """Mask ``(C, C)``, 1 for pairs of episodes in a U-statistic: no episode with itself or its paired one."""
         pairs = 1.0 - np.eye(self.nepisode)
         if self.paired:
@@ -79,7 +79,7 @@ class TwoSampleRows:
             count -= np.einsum("kc,kc->k", left, right[:, partner])
         return count
 
-    def bundled(self, *, seed: int = 0) -> TwoSampleRows:
+    def bundle_episodes(self, *, seed: int = 0) -> TwoSampleRows:
         """Bundle episodes at random, in bundles of equal size, so that at most about `MOST_EPISODES` remain.
 
         Bundles of exchangeable episodes are exchangeable, so tests keep their level. The few episodes that fill no
@@ -126,8 +126,8 @@ def two_samples(
         InputError: wrong shapes, different numbers of columns, a value that is not finite, fewer than two episodes per
             side, or an episode without a partner.
     """
-    real_rows, real_label, real_names = _side("real", real, real_clusters)
-    sim_rows, sim_label, sim_names = _side("simulated", sim, sim_clusters)
+    real_rows, real_label, real_names = _check_side("real", real, real_clusters)
+    sim_rows, sim_label, sim_names = _check_side("simulated", sim, sim_clusters)
     if real_rows.shape[1] != sim_rows.shape[1]:
         raise InputError(
             f"Real rows have {real_rows.shape[1]} columns, simulated ones {sim_rows.shape[1]}. Compare the same "
@@ -148,7 +148,7 @@ def two_samples(
     )
 
 
-def _side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array, NDArray[np.intp], NDArray[np.int64]]:
+def _check_side(name: str, rows: ArrayLike, clusters: ArrayLike) -> tuple[Array, NDArray[np.intp], NDArray[np.int64]]:
     values, labels = np.asarray(rows, dtype=np.float64), np.asarray(clusters)
     if values.ndim != _TWO or not values.size:
         raise InputError(f"The {name} sample has shape {values.shape}; expected (rows, columns), at least one of each.")
@@ -207,14 +207,14 @@ def require_episodes(samples: TwoSampleRows, level: float) -> None:
         return
     needed = next(k for k in range(_TWO, _ASKED) if least_p_value(k, k, paired=samples.paired) <= alpha)
     kind = f"{n} pairs of episodes" if samples.paired else f"{n} real and {m} simulated episodes"
-    want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_more(n, m, alpha)}"
+    want = f"{needed} pairs" if samples.paired else f"{needed} of each, or {_describe_required_episodes(n, m, alpha)}"
     raise InputError(
         f"{kind} are too few for a test at {alpha:.3g}: relabelling cannot give a p-value below {least:.2g}. It "
         f"needs {want}. Without a test (0 draws) the distance is still computed."
     )
 
 
-def _more(n: int, m: int, alpha: float) -> str:
+def _describe_required_episodes(n: int, m: int, alpha: float) -> str:
     """Return how many episodes of the larger side would suffice, as text."""
     few, many = min(n, m), max(n, m)
     while least_p_value(few, many) > alpha:
@@ -240,9 +240,9 @@ class EpisodeRelabellings:
         """
         seen, drawn = np.asarray(observed, dtype=np.float64), np.asarray(relabelled, dtype=np.float64)
         slack = np.maximum(rounding, 1e-9 * np.maximum(np.abs(seen), np.abs(drawn).max(axis=0)))
-        return self._share(np.sum(drawn >= seen - slack, axis=0), len(drawn))
+        return self._p_value_of_count(np.sum(drawn >= seen - slack, axis=0), len(drawn))
 
-    def adjusted(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
+    def adjust_p_values(self, observed: ArrayLike, relabelled: ArrayLike) -> Array:
         """Return p-values ``(p,)`` of statistics ``(p,)`` tested together, adjusted for the chance of any false alarm.
 
         Each statistic is scaled by the standard deviation of its relabelled values ``(ndraw, p)``; then the step-down
@@ -259,16 +259,16 @@ class EpisodeRelabellings:
         table = np.where(still, 0.0, (drawn - middle) / scale)
         order = np.argsort(-seen, kind="stable")
         most = np.maximum.accumulate(table[:, order[::-1]], axis=1)[:, ::-1]
-        p = self._share(np.sum(most >= seen[order] - 1e-9, axis=0), len(drawn))
+        p = self._p_value_of_count(np.sum(most >= seen[order] - 1e-9, axis=0), len(drawn))
         adjusted = np.empty_like(seen)
         adjusted[order] = np.maximum.accumulate(p)
         return np.where(still, 1.0, adjusted)
 
-    def _share(self, larger: NDArray[np.intp], ndraw: int) -> Array:
+    def _p_value_of_count(self, larger: NDArray[np.intp], ndraw: int) -> Array:
         return larger / ndraw if self.exact else (1 + larger) / (1 + ndraw)
 
 
-def relabellings(
+def relabel_episodes(
     samples: TwoSampleRows, draws: int, *, groups: NDArray[np.intp] | None = None, seed: int = 0
 ) -> EpisodeRelabellings:
     """Relabel episodes, keeping the number of real ones: all ways if there are at most ``draws``, else random ones.
@@ -282,7 +282,7 @@ def relabellings(
         raise InputError(f"{draws} relabellings are too few. Use 19 or more; 999 are usual.")
     c, r = samples.nepisode, samples.nreal
     if samples.paired:
-        swapped, exact = _swaps(r, draws, seed)
+        swapped, exact = _draw_swaps(r, draws, seed)
         return EpisodeRelabellings(real=np.concatenate([~swapped, swapped], axis=1), exact=exact)
     if groups is None and math.comb(c, r) <= draws:
         chosen = np.array(list(itertools.combinations(range(c), r)))
@@ -299,13 +299,13 @@ def relabellings(
     return EpisodeRelabellings(real=real, exact=False)
 
 
-def _swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
+def _draw_swaps(npair: int, draws: int, seed: int) -> tuple[Mask, bool]:
     if 2**npair <= draws:
         return np.array(list(itertools.product([False, True], repeat=npair))), True
     return generator(seed, "stats/two-sample/swap").random((draws, npair)) < 0.5, False
 
 
-def resampled(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
+def resample_episodes(samples: TwoSampleRows, draws: int, *, seed: int = 0) -> tuple[Array, Array]:
     """Return how often each episode is drawn in each bootstrap resample: real and simulated, ``(draws, C)`` each.
 
     Each side is drawn with replacement, pairs together; episodes of the other side have 0. Resamples with a single

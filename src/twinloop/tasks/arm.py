@@ -159,7 +159,7 @@ class Arm:
         self.chain = Chain(twin.model, twin.robot.tcp, self.home)
         self.servo = ServoModel.of(twin, self.chain)
 
-    def begin(
+    def make_initial_state(
         self, params: ParamTable, noise: float, *, stream: str, run_seed: int, episodes: Sequence[int], attempt: int
     ) -> InitialState:
         """Return worlds whose arm is at home within ``noise`` (rad, uniform) and held still there.
@@ -172,9 +172,11 @@ class Arm:
         u = uniforms(run_seed, stream, episodes, size=chain.njoint, attempt=attempt)
         arm = np.clip(self.home[chain.qpos] + noise * (2.0 * u - 1.0), chain.limits[:, 0], chain.limits[:, 1])
         qpos[:, chain.qpos] = arm
-        return dataclasses.replace(initial, qpos=self.twin.with_motors(qpos), command=self._holding(params, arm))
+        return dataclasses.replace(
+            initial, qpos=self.twin.align_motors(qpos), command=self._holding_commands(params, arm)
+        )
 
-    def _holding(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _holding_commands(self, params: ParamTable, arm: NDArray[np.float64]) -> NDArray[np.float64]:
         servo, columns = self.servo, self.servo.actuators
         names = [f"actuator/{self.twin.robot.actuator_names[i]}/kp" for i in columns]
         ones = np.ones(params.nworld)
@@ -182,7 +184,7 @@ class Arm:
         stiffness = np.stack([params.get(name, ones * nominal) for name, nominal in pairs], axis=-1)
         offset, scale = command_map(self.twin, params)
         target = np.tile(self.home_command, (params.nworld, 1))
-        target[:, columns] = arm + self.chain.gravity(self.chain.pose(arm)) / stiffness
+        target[:, columns] = arm + self.chain.gravity_torques(self.chain.pose(arm)) / stiffness
         return (target - offset) / scale
 
 

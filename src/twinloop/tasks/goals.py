@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.pick_and_place import PickAndPlace, SceneFeatures
-from twinloop.tasks.protocol import Goal, GoalState, Task, is_staged, is_tracked
+from twinloop.tasks.protocol import Goal, GoalState, Task, has_progress, has_tracked_values
 from twinloop.tasks.registry import open_task, task_names
 from twinloop.twin import Twin
 
@@ -41,15 +41,17 @@ class TaskGoal:
     """
 
     def __init__(self, task: Task, num_envs: int) -> None:
-        if not is_tracked(task):
+        if not has_tracked_values(task):
             raise InputError(f"The task {task.name} has no environment(states), which observations are made of.")
         self.task, self.nstep, self.instruction = task, task.nstep, task.instruction
         self.truth_names = tuple(name.replace(".", "/") for name in task.environment_names)
         self.truth = task.environment
         self._past: list[list[NDArray[np.float64]]] = [[] for _ in range(num_envs)]
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.look`."""
+    def evaluate_states(
+        self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> GoalState:
+        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
         for env, state, first in zip(envs, states, np.broadcast_to(begin, len(envs)), strict=True):
             self._past[env] = [state.copy()] if first else [*self._past[env], state.copy()]
         success, potential = np.zeros(len(envs), dtype=bool), np.zeros(len(envs))
@@ -58,7 +60,7 @@ class TaskGoal:
             rows = np.flatnonzero(lengths == length)
             past = np.stack([self._past[env] for env in envs[rows]])
             success[rows] = self.task.success(past)[:, -1]
-            potential[rows] = self.task.progress(past)[:, -1] if is_staged(self.task) else 0.0
+            potential[rows] = self.task.progress(past)[:, -1] if has_progress(self.task) else 0.0
         return GoalState(success=success, potential=potential, truth=self.truth(states))
 
 
@@ -75,9 +77,9 @@ class _TabletopGoal:
 
     def truth(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the privileged state ``(k, n)`` of states ``(k, nstate)``."""
-        return self._truth(states, self.task.scene(states))
+        return self._make_truth(states, self.task.scene_features(states))
 
-    def _truth(self, states: NDArray[np.float64], scene: SceneFeatures) -> NDArray[np.float64]:
+    def _make_truth(self, states: NDArray[np.float64], scene: SceneFeatures) -> NDArray[np.float64]:
         qpos, qvel, thing = states[:, self._qpos], states[:, self._qvel], self.task.object
         parts = [scene.tool, qpos[:, thing.qpos : thing.qpos + 7], qvel[:, thing.qvel : thing.qvel + 6]]
         return np.concatenate([*parts, scene.object - scene.tool, scene.target - scene.object], axis=1)
@@ -93,19 +95,21 @@ class PickAndPlaceGoal(_TabletopGoal):
 
     def __init__(self, task: PickAndPlace, num_envs: int) -> None:
         super().__init__(task)
-        self._watch = task.watch(num_envs)
+        self._watch = task.make_success_evaluation(num_envs)
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.look`."""
-        scene, config = self.task.scene(states), self.task.config
-        success = self._watch.look(scene, envs, begin=begin)
+    def evaluate_states(
+        self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> GoalState:
+        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
+        scene, config = self.task.scene_features(states), self.task.config
+        success = self._watch.evaluate_states(scene, envs, begin=begin)
         lifted = self._watch.lifted[envs]
         away = _norm(scene.object[:, :2] - scene.target[:, :2])
         there = lifted & (away <= config.target_radius)
-        reach = np.where(there, 1.0, _nearness(_norm(scene.tool - scene.object)))
+        reach = np.where(there, 1.0, _proximity(_norm(scene.tool - scene.object)))
         lift = np.where(lifted, 1.0, np.clip(self._watch.rise[envs] / config.lifted, 0.0, 1.0))
-        carry = np.where(lifted, _nearness(away), 0.0)
-        return GoalState(success=success, potential=reach + lift + carry, truth=self._truth(states, scene))
+        carry = np.where(lifted, _proximity(away), 0.0)
+        return GoalState(success=success, potential=reach + lift + carry, truth=self._make_truth(states, scene))
 
 
 class ReachGoal(_TabletopGoal):
@@ -120,13 +124,15 @@ class ReachGoal(_TabletopGoal):
         self.instruction = f"Move the gripper above the {task.config.object}."
         self._streak = np.zeros(num_envs, dtype=np.int64)
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
-        """Evaluate the next state of some worlds; see `Goal.look`."""
-        scene = self.task.scene(states)
+    def evaluate_states(
+        self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> GoalState:
+        """Evaluate the next state of some worlds; see `Goal.evaluate_states`."""
+        scene = self.task.scene_features(states)
         distance = _norm(scene.object + np.array([0.0, 0.0, self.task.config.lift_height]) - scene.tool)
         self._streak[envs] = np.where(distance <= _REACHED, np.where(begin, 0, self._streak[envs]) + 1, 0)
         success = np.isfinite(states).all(axis=-1) & (self._streak[envs] >= self.task.rest_steps)
-        return GoalState(success=success, potential=_nearness(distance), truth=self._truth(states, scene))
+        return GoalState(success=success, potential=_proximity(distance), truth=self._make_truth(states, scene))
 
 
 _REACH = "reach"  # additional goal in the worlds of pick and place
@@ -156,5 +162,5 @@ def _norm(vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt((vectors**2).sum(axis=-1))
 
 
-def _nearness(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def _proximity(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     return 1.0 - np.tanh(_NEAR * distance)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.twin import Twin
-from twinloop.twin.quantities.rotation import quat_multiply, rotate
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 
 _FLAT = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_PLANE)}
 
@@ -48,7 +48,7 @@ class GroundPlane:
             fields[name][:, index] if name in fields else np.tile(getattr(model, name)[index], (params.nworld, 1))
             for name in ("geom_pos", "geom_quat", "geom_size")
         )
-        normal = rotate(quaternion, np.tile([0.0, 0.0, 1.0], (params.nworld, 1)))
+        normal = rotate_vectors(quaternion, np.tile([0.0, 0.0, 1.0], (params.nworld, 1)))
         half = size[:, 2:] if model.geom_type[index] == mujoco.mjtGeom.mjGEOM_BOX else np.zeros((params.nworld, 1))
         return cls(geom=index, point=position + half * normal, normal=normal, quaternion=quaternion)
 
@@ -69,7 +69,7 @@ class GroundPlane:
 _SUPPORT = "table"
 
 
-def stand(
+def place_on_support(
     qpos: NDArray[np.float64], row: int, params: ParamTable, path: str, ground: Ground | None, *, yaw: float
 ) -> None:
     """Place a free body flat on the support of each world, in place.
@@ -90,8 +90,8 @@ def stand(
         flat = ground.nominal.take(np.zeros(len(qpos), dtype=np.intp))
         half = home[:, 2] - flat.height(home[:, :2])
         scale = params.get(f"{path}/size", one) * params.get(f"{path}/size/z", one)
-        qpos[:, row + 2] += ground.rise(qpos[:, row : row + 2]) + (ground.standing(half * scale) - half)
-        quaternion = ground.turn(quaternion)
+        qpos[:, row + 2] += ground.height_change(qpos[:, row : row + 2]) + (ground.center_height(half * scale) - half)
+        quaternion = ground.tilt_orientation(quaternion)
     qpos[:, row + 3 : row + 7] = quaternion
 
 
@@ -112,25 +112,25 @@ class Ground:
         return cls(surface=GroundPlane.of(twin, params, support), nominal=GroundPlane.of(twin, twin.table(1), support))
 
     @cached_property
-    def moved(self) -> NDArray[np.bool_]:
+    def moved_mask(self) -> NDArray[np.bool_]:
         """Mask of the worlds whose support differs from the compiled model's, ``(nworld,)``."""
         pairs = (self.surface.point != self.nominal.point, self.surface.quaternion != self.nominal.quaternion)
         return np.logical_or(*(pair.any(axis=1) for pair in pairs))
 
-    def rise(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
+    def height_change(self, xy: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the height of the support minus the nominal height at points ``(nworld, 2)``, ``(nworld,)`` in m."""
         nominal = self.nominal.take(np.zeros(len(xy), dtype=np.intp)).height(xy)
-        return np.where(self.moved, self.surface.height(xy) - nominal, 0.0)
+        return np.where(self.moved_mask, self.surface.height(xy) - nominal, 0.0)
 
-    def standing(self, half: NDArray[np.float64]) -> NDArray[np.float64]:
+    def center_height(self, half: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the vertical distance in m from the support to the centre of flat objects of half height ``half``."""
-        return np.where(self.moved, half / self.surface.normal[:, 2], half)
+        return np.where(self.moved_mask, half / self.surface.normal[:, 2], half)
 
-    def turn(self, quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+    def tilt_orientation(self, quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return orientations ``(nworld, 4)`` on this support of objects that are flat on the compiled one."""
         inverse = self.nominal.quaternion * [1.0, -1.0, -1.0, -1.0]
         turned = quat_multiply(quat_multiply(self.surface.quaternion, inverse), quaternion)
-        return np.where(self.moved[:, None], turned, quaternion)
+        return np.where(self.moved_mask[:, None], turned, quaternion)
 
 
 @dataclass(frozen=True, kw_only=True)

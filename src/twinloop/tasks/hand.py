@@ -68,10 +68,10 @@ class GripperHand:
             approach=approach,
             opening=_nearest_axis(towards),
             tip=max(
-                _reach(model, data, robot.tcp, int(joint.qposadr[0]), value)
+                _reach_below_tool(model, data, robot.tcp, int(joint.qposadr[0]), value)
                 for value in (robot.gripper.open, robot.gripper.closed)
             ),
-            one_sided=not _is_tied(model, joint.id),
+            one_sided=not _is_coupled(model, joint.id),
             joint_qpos=int(joint.qposadr[0]),
             actuator=robot.joints.index(robot.gripper.joint),
             open=robot.gripper.open,
@@ -84,13 +84,13 @@ def _nearest_axis(direction: NDArray[np.float64]) -> tuple[int, float]:
     return index, float(np.sign(direction[index]))
 
 
-def _is_tied(model: mujoco.MjModel, joint: int) -> bool:
+def _is_coupled(model: mujoco.MjModel, joint: int) -> bool:
     """Return whether an equality constraint couples another joint to this one."""
     tied = model.eq_type == mujoco.mjtEq.mjEQ_JOINT
     return bool(((model.eq_obj1id[tied] == joint) | (model.eq_obj2id[tied] == joint)).any())
 
 
-def _reach(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, opening: float) -> float:
+def _reach_below_tool(model: mujoco.MjModel, data: mujoco.MjData, tool: str, finger: int, opening: float) -> float:
     """Return the extent of colliding parts of the hand below the tool site, by their bounding boxes."""
     data.qpos[finger] = opening
     mujoco.mj_kinematics(model, data)
@@ -124,7 +124,7 @@ _SOLID = np.array([1, 0, 0, 0, 0, 0], dtype=np.uint8)  # geom groups that a ray 
 _TALLEST = 3.0  # heights of the nominal object over which jaws are measured
 
 
-def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
+def object_fits_constraint(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) -> Constraint:
     """Return the constraint that the object fits between the open jaws over its height, without touching the palm.
 
     A factor on its size that is not a parameter of the twin is 1.
@@ -132,8 +132,8 @@ def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) 
     Args:
         tips: height of the finger tips above the object's support, in m.
     """
-    extent = _extent(twin, name)
-    heights, openings = jaw_openings(twin, hand, _TALLEST * float(extent[2]))
+    extent = _object_extents(twin, name)
+    heights, openings = measure_jaw_openings(twin, hand, _TALLEST * float(extent[2]))
     every, along = f"object/{name}/size", [f"object/{name}/size/{axis}" for axis in "xyz"]
 
     def holds(table: ParamTable) -> NDArray[np.bool_]:
@@ -147,13 +147,15 @@ def object_fits(twin: Twin, hand: GripperHand, name: str, *, tips: float = 0.0) 
     return Constraint(name=FITS, names=names, holds=holds)
 
 
-def jaw_openings(twin: Twin, hand: GripperHand, tallest: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def measure_jaw_openings(
+    twin: Twin, hand: GripperHand, tallest: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the smallest distance of the open jaws at heights above their tips, both in m.
 
     Measured by rays from the tool site's line along the opening direction, because a hinged jaw is inclined. Infinite
     without a hit, and zero for heights inside the palm.
     """
-    model, data = _solid(twin.model), mujoco.MjData(twin.model)
+    model, data = _group_solid_geoms(twin.model), mujoco.MjData(twin.model)
     data.qpos[:], _ = twin.home()
     data.qpos[hand.joint_qpos] = hand.open
     mujoco.mj_forward(model, data)
@@ -164,26 +166,26 @@ def jaw_openings(twin: Twin, hand: GripperHand, tallest: float) -> tuple[NDArray
     heights, widths = np.linspace(0.0, tallest, _DEPTHS), []
     for height in heights:
         origin = site.xpos + (hand.tip - height) * forward * frame[:, approach]
-        widths.append(sum(_distance(model, data, origin, sign * direction) for sign in (1.0, -1.0)))
-    deep = hand.tip + _distance(model, data, site.xpos, -forward * frame[:, approach])
+        widths.append(sum(_cast_ray(model, data, origin, sign * direction) for sign in (1.0, -1.0)))
+    deep = hand.tip + _cast_ray(model, data, site.xpos, -forward * frame[:, approach])
     return heights, np.where(heights <= deep - _CLEARANCE, np.minimum.accumulate(widths), 0.0)
 
 
-def _solid(model: mujoco.MjModel) -> mujoco.MjModel:
+def _group_solid_geoms(model: mujoco.MjModel) -> mujoco.MjModel:
     """Return the model with colliding geoms in group 0, and visual ones in group 1."""
     grouped = copy.copy(model)
     grouped.geom_group[:] = (model.geom_contype == 0) & (model.geom_conaffinity == 0)
     return grouped
 
 
-def _distance(
+def _cast_ray(
     model: mujoco.MjModel, data: mujoco.MjData, origin: NDArray[np.float64], direction: NDArray[np.float64]
 ) -> float:
     hit = mujoco.mj_ray(model, data, origin, direction, _SOLID, 1, -1, np.zeros(1, dtype=np.int32))
     return hit if hit >= 0 else np.inf
 
 
-def _extent(twin: Twin, name: str) -> NDArray[np.float64]:
+def _object_extents(twin: Twin, name: str) -> NDArray[np.float64]:
     """Return the side lengths of the bounding box of an object's geoms in the object's frame, ``(3,)`` in m."""
     model, data = twin.model, mujoco.MjData(twin.model)
     mujoco.mj_kinematics(model, data)

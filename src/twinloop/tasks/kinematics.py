@@ -15,7 +15,7 @@ from array_api_compat import array_namespace
 from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.simulate.arrays import ArrayLibrary
 
 _ZERO = 1e-12  # constants of a transform below this are rounding of an exact zero
@@ -60,11 +60,11 @@ class Chain:
         limited = model.jnt_limited[self.joints].astype(bool)[:, None]
         self.limits = np.where(limited, model.jnt_range[self.joints], [-np.inf, np.inf])
         self._hinge = model.jnt_type[self.joints] == mujoco.mjtJoint.mjJNT_HINGE
-        frames = [_frame(data.xaxis[joint]) for joint in self.joints]
+        frames = [_rotation_to_axis(data.xaxis[joint]) for joint in self.joints]
         origins = [data.xanchor[joint].copy() for joint in self.joints]
         tool = data.site(site)
-        self._steps = _transforms([*origins, tool.xpos.copy()], [*frames, tool.xmat.reshape(3, 3).copy()])
-        masses, centres = _links(model, data, self.joints)
+        self._steps = _relative_transforms([*origins, tool.xpos.copy()], [*frames, tool.xmat.reshape(3, 3).copy()])
+        masses, centres = _carried_masses(model, data, self.joints)
         self._weights = masses
         self._centres = [frame.T @ (c - origin) for frame, c, origin in zip(frames, centres, origins, strict=True)]
         self._gravity = float(-model.opt.gravity[2])
@@ -84,8 +84,8 @@ class Chain:
         columns = tuple(position + arrays.constant(row) for row in np.eye(3))
         anchors, axes, centres = [], [], []
         for i, (shift, rotation) in enumerate(self._steps):
-            position = position + _combine(columns, shift)
-            columns = tuple(_combine(columns, rotation[:, j]) for j in range(3))
+            position = position + _sum_scaled_columns(columns, shift)
+            columns = tuple(_sum_scaled_columns(columns, rotation[:, j]) for j in range(3))
             if i == self.njoint:
                 break
             anchors.append(position)
@@ -95,7 +95,7 @@ class Chain:
                 columns = (c * columns[0] + s * columns[1], c * columns[1] - s * columns[0], columns[2])
             else:
                 position = position + turned[:, i, None] * columns[2]
-            centres.append(position + _combine(columns, self._centres[i]))
+            centres.append(position + _sum_scaled_columns(columns, self._centres[i]))
         return ChainPose(
             position=position,
             columns=(columns[0], columns[1], columns[2]),
@@ -112,7 +112,7 @@ class Chain:
         angular = xp.where(hinge, pose.axes, 0.0 * pose.axes)
         return xp.concat([linear, angular], axis=2).swapaxes(1, 2)
 
-    def gravity(self, pose: ChainPose) -> NDArray[np.float64]:
+    def gravity_torques(self, pose: ChainPose) -> NDArray[np.float64]:
         """Return the joint torques that hold the chain still against gravity along −z, ``(nworld, k)`` in N·m or N.
 
         Compensated bodies (``gravcomp``) have no weight. Parts attached to the chain, such as fingers, are at their
@@ -136,7 +136,7 @@ def cross(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]
     return xp.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)
 
 
-def _combine(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _sum_scaled_columns(columns: tuple[NDArray[np.float64], ...], factors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the sum of columns times constants, without terms whose constant is zero."""
     total = None
     for column, factor in zip(columns, factors, strict=True):
@@ -164,7 +164,7 @@ def _chain_joints(model: mujoco.MjModel, site: str) -> NDArray[np.intp]:
     return np.array(joints[::-1], dtype=np.intp)
 
 
-def _frame(axis: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rotation_to_axis(axis: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return a rotation whose third column is ``axis``, aligned with the world's axes if ``axis`` is."""
     other = np.eye(3)[np.argmin(np.abs(axis))]
     x = np.cross(other, axis)
@@ -172,19 +172,19 @@ def _frame(axis: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.stack([x, np.cross(axis, x), axis], axis=1)
 
 
-def _transforms(
+def _relative_transforms(
     origins: list[NDArray[np.float64]], frames: list[NDArray[np.float64]]
 ) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Return the constant (shift, rotation) of each frame in the previous one; the first is relative to the world."""
     steps, origin, frame = [], np.zeros(3), np.eye(3)
     for next_origin, next_frame in zip(origins, frames, strict=True):
         shift, rotation = frame.T @ (next_origin - origin), frame.T @ next_frame
-        steps.append(tuple(frozen(np.where(np.abs(part) < _ZERO, 0.0, part)) for part in (shift, rotation)))
+        steps.append(tuple(freeze_array(np.where(np.abs(part) < _ZERO, 0.0, part)) for part in (shift, rotation)))
         origin, frame = next_origin, next_frame
     return steps
 
 
-def _links(
+def _carried_masses(
     model: mujoco.MjModel, data: mujoco.MjData, joints: NDArray[np.intp]
 ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
     """Return uncompensated mass and its centre (world) moved by each joint but by no later joint of the chain."""

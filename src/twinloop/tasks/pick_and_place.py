@@ -15,13 +15,13 @@ from twinloop.randomize import Constraint
 from twinloop.simulate import Controller, InitialState
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, mocap_row
-from twinloop.tasks.ground import FreeBody, Ground, stand
-from twinloop.tasks.hand import FITS, GripperHand, object_fits
+from twinloop.tasks.ground import FreeBody, Ground, place_on_support
+from twinloop.tasks.hand import FITS, GripperHand, object_fits_constraint
 from twinloop.tasks.pick_and_place_config import NAME, PickAndPlaceConfig
+from twinloop.tasks.pick_and_place_events import PlacementSeries, classify_failure, find_phases
 from twinloop.tasks.pick_and_place_expert import PickAndPlaceExpert
-from twinloop.tasks.pick_and_place_moments import PlacementSeries, failure_class, phases
 from twinloop.tasks.placement import place_clutter
-from twinloop.tasks.predicates import above_plane, best, ever, held_for, in_disc, slower_than
+from twinloop.tasks.predicates import above_plane, held_for, in_disc, occurred_before, running_maximum, slower_than
 from twinloop.twin import Twin
 
 
@@ -49,20 +49,22 @@ class PickAndPlace:
         """Place object and target by the parameters, with the arm at home within ``joint_noise`` and at rest.
 
         Objects are on the table of each world, and `place_clutter` places the clutter of the scene around them. See
-        `Arm.begin` for the arm.
+        `Arm.make_initial_state` for the arm.
         """
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
-        initial = self._arm.begin(params, self.config.joint_noise, stream=f"{self.name}/reset/joints", **draws)
+        initial = self._arm.make_initial_state(
+            params, self.config.joint_noise, stream=f"{self.name}/reset/joints", **draws
+        )
         qpos = initial.qpos.copy()
         ground = Ground.of(self.twin, params)
-        self._stand(qpos, params, ground)
+        self._place_objects(qpos, params, ground)
         position, quaternion = initial.mocap_pos.copy(), initial.mocap_quat.copy()
         for column, axis in enumerate("xy"):
             name = f"object/{self.config.target}/position/{axis}"
             position[:, self._target, column] = params.get(name, position[:, self._target, column])
         if ground:
-            position[:, self._target, 2] += ground.rise(position[:, self._target, :2])
-            quaternion[:, self._target] = ground.turn(quaternion[:, self._target])
+            position[:, self._target, 2] += ground.height_change(position[:, self._target, :2])
+            quaternion[:, self._target] = ground.tilt_orientation(quaternion[:, self._target])
         placed = dataclasses.replace(
             initial,
             qpos=qpos,
@@ -71,7 +73,7 @@ class PickAndPlace:
         )
         return place_clutter(self.twin, params, placed, **draws)
 
-    def _stand(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
+    def _place_objects(self, qpos: NDArray[np.float64], params: ParamTable, ground: Ground | None) -> None:
         """Place the object, and the scene's permanent objects, by the parameters on the table of each world."""
         scene = self.twin.scene
         things = {self.config.object: (self.object.qpos, 0.0)}
@@ -79,14 +81,14 @@ class PickAndPlace:
             rows = zip(scene.spec.objects, scene.qpos, strict=False)
             things |= {thing.name: (int(row), thing.yaw) for thing, row in rows}
         for name, (row, yaw) in things.items():
-            stand(qpos, row, params, f"object/{name}", ground, yaw=yaw)
+            place_on_support(qpos, row, params, f"object/{name}", ground, yaw=yaw)
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return success at each recorded state, ``(nworld, nstep + 1)``; `PickAndPlaceConfig` defines it."""
-        scene, config = self.scene(states), self.config
+        scene, config = self.scene_features(states), self.config
         rise = scene.height - scene.height[:, :1]
         placed = scene.over & (np.abs(rise) <= config.height_tolerance)
-        return placed & held_for(scene.left, self.rest_steps) & ever(rise >= config.lifted)
+        return placed & held_for(scene.left, self.rest_steps) & occurred_before(rise >= config.lifted)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the progress at each recorded state, ``(nworld, nstep + 1)`` in [0, 1]: the mean of four stages.
@@ -96,14 +98,14 @@ class PickAndPlace:
         disc; ``placed``: success. Each is in [0, 1]; the first three are the best so far, and a lifted object counts as
         reached. The stages are those of `twinloop.tasks.goals`; equal weights are our choice.
         """
-        scene, config = self.scene(states), self.config
+        scene, config = self.scene_features(states), self.config
         rise = scene.height - scene.height[:, :1]
-        lifted = ever(rise >= config.lifted)
+        lifted = occurred_before(rise >= config.lifted)
         gap = np.sqrt(((scene.tool - scene.object) ** 2).sum(axis=-1))
         away = np.sqrt(((scene.object - scene.target)[..., :2] ** 2).sum(axis=-1)) - config.target_radius
-        reach = np.where(lifted, 1.0, best(1.0 - gap / gap[:, :1]))
-        lift = np.where(lifted, 1.0, best(rise / config.lifted))
-        carry = best(np.where(lifted, 1.0 - away / np.maximum(away[:, :1], config.target_radius), 0.0))
+        reach = np.where(lifted, 1.0, running_maximum(1.0 - gap / gap[:, :1]))
+        lift = np.where(lifted, 1.0, running_maximum(rise / config.lifted))
+        carry = running_maximum(np.where(lifted, 1.0 - away / np.maximum(away[:, :1], config.target_radius), 0.0))
         return (reach + lift + carry + self.success(states)) / 4.0
 
     @property
@@ -111,7 +113,7 @@ class PickAndPlace:
         """Control steps for which a placed object must have been left at rest."""
         return max(1, round(self.config.rest_time * self.twin.control_hz))
 
-    def scene(self, states: NDArray[np.float64]) -> SceneFeatures:
+    def scene_features(self, states: NDArray[np.float64]) -> SceneFeatures:
         """Return the features that determine success, for each of some recorded states ``(…, nstate)``."""
         config = self.config
         finite = np.asarray(np.isfinite(states).all(axis=-1))
@@ -129,7 +131,7 @@ class PickAndPlace:
             tool=tool,
             height=height,
             over=finite & in_disc(centre, target, config.target_radius),
-            left=still & self._released(qpos, tool - centre),
+            left=still & self._is_released(qpos, tool - centre),
         )
 
     @property
@@ -144,7 +146,7 @@ class PickAndPlace:
 
         A tracker measures the true position of the hand, independent of errors of joint encoders or backlash.
         """
-        scene = self.scene(states)
+        scene = self.scene_features(states)
         row = self.object.qpos + 3
         turn = states[..., state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))][..., row : row + 4]
         w, x, y, z = np.moveaxis(np.nan_to_num(turn), -1, 0)
@@ -152,7 +154,7 @@ class PickAndPlace:
         parts = [scene.tool, scene.object, scene.target, np.cos(heading)[..., None], np.sin(heading)[..., None]]
         return np.concatenate(parts, axis=-1)
 
-    def watch(self, nworld: int) -> PlacementSuccess:
+    def make_success_evaluation(self, nworld: int) -> PlacementSuccess:
         """Return an evaluation of `success`, state by state, for ``nworld`` running worlds."""
         return PlacementSuccess(self.config, self.rest_steps, nworld)
 
@@ -162,15 +164,15 @@ class PickAndPlace:
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:
         """Return the names of the phases and the state at which each begins, or None."""
-        return phases(self._placing(states, fps))
+        return find_phases(self._make_series(states, fps))
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
         """Return the class of failure and its reason; None for an episode that ends in success."""
-        placing = self._placing(states, fps)
-        return None if placing.done[-1] else failure_class(placing, fps)
+        placing = self._make_series(states, fps)
+        return None if placing.done[-1] else classify_failure(placing, fps)
 
-    def _placing(self, states: NDArray[np.float64], fps: float) -> PlacementSeries:
-        scene, hand = self.scene(states), self.hand
+    def _make_series(self, states: NDArray[np.float64], fps: float) -> PlacementSeries:
+        scene, hand = self.scene_features(states), self.hand
         qpos = states[:, state_columns(self.twin.model, int(mujoco.mjtState.mjSTATE_QPOS))]
         moves = np.gradient(scene.tool, axis=0) * fps
         return PlacementSeries(
@@ -209,7 +211,7 @@ class PickAndPlace:
     def constraints(self) -> dict[str, Constraint]:
         """Constraints on worlds that a randomization can use by name."""
         tips = max(0.0, self.config.grasp_height - self.hand.tip)
-        return {FITS: object_fits(self.twin, self.hand, self.config.object, tips=tips)}
+        return {FITS: object_fits_constraint(self.twin, self.hand, self.config.object, tips=tips)}
 
     @property
     def home(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -221,7 +223,7 @@ class PickAndPlace:
         """Distance of tool site and object beyond which no part of the hand can touch the object, in m."""
         return self.object.radius + self.hand.tip
 
-    def _released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def _is_released(self, qpos: NDArray[np.float64], offset: NDArray[np.float64]) -> NDArray[np.bool_]:
         opening = (qpos[..., self.hand.joint_qpos] - self.hand.closed) / (self.hand.open - self.hand.closed)
         return (opening > 0.5) & ((offset**2).sum(axis=-1) > self.release_distance**2)
 
@@ -255,7 +257,9 @@ class PlacementSuccess:
         self._streak, self._resting = np.zeros(nworld, dtype=np.int64), np.zeros(nworld)
         self.lifted, self.rise = np.zeros(nworld, dtype=bool), np.zeros(nworld)
 
-    def look(self, scene: SceneFeatures, worlds: NDArray[np.intp], *, begin: ArrayLike = False) -> NDArray[np.bool_]:
+    def evaluate_states(
+        self, scene: SceneFeatures, worlds: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> NDArray[np.bool_]:
         """Return success ``(k,)`` of some worlds at their next state; ``scene`` has one row per world.
 
         Args:

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.twin import Twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 NAME = "pick_and_place"
 
@@ -69,4 +69,4 @@ class PickAndPlaceConfig:
         try:
             return TypeAdapter(cls).validate_python(section)
         except ValidationError as error:
-            raise InputError(describe(error, where=where)) from error
+            raise InputError(describe_errors(error, where=where)) from error

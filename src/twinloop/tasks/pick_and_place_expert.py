@@ -99,20 +99,20 @@ class PickAndPlaceExpert:
         self._finger_step = abs(task.hand.open - task.hand.closed) / (_STROKE_TIME * hz)
         self._least, self._patience = arrays.asarray(_LEAST * hz), arrays.asarray(_PATIENCE * hz)
         self._limits, self._arm = arrays.asarray(chain.limits), arrays.asarray(chain.qpos)
-        self._begin(initial)
+        self._plan_start(initial)
 
-    def _begin(self, initial: InitialState) -> None:
+    def _plan_start(self, initial: InitialState) -> None:
         task, chain, there = self._task, self._task.chain, self._arrays.asarray
         self._target = there(task.target_position(initial))
         rise, slope = task.ground(initial)
         self._rise, self._slope = there(rise), there(slope)
         row = task.object.qpos
         centre = there(initial.qpos[:, row : row + 3])
-        self._rest = centre[:, 2] - self._ground(centre)  # height of the object's centre above the table
+        self._rest = centre[:, 2] - self._ground_height(centre)  # height of the object's centre above the table
         self._hover = 2.0 * self._rest + task.hand.tip + _HOVER
         larger = self._rest - task.object.rest_height  # a fixed finger stays clear of an object as wide as it is high
         self._clearance = _SIDE_CLEARANCE + larger if task.hand.one_sided else 0.0 * larger
-        self._lift = task.config.lift_height + self._xp.maximum(self._rise, self._ground(centre))
+        self._lift = task.config.lift_height + self._xp.maximum(self._rise, self._ground_height(centre))
         self._command = there(initial.command)
         driven = np.array([*task.servo.actuators, task.hand.actuator])
         self._columns = there(column_order(initial.command.shape[1], driven))
@@ -122,7 +122,7 @@ class PickAndPlaceExpert:
             task.servo,
             command=there(initial.command[:, task.servo.actuators]),
             reference=self._reference,
-            gravity=chain.gravity(self._planned),
+            gravity=chain.gravity_torques(self._planned),
             max_step=self._joint_step,
         )
         self._phase = there(np.full(initial.nworld, -1))
@@ -130,7 +130,7 @@ class PickAndPlaceExpert:
         self._start, self._goal = self._planned.position, self._planned.position
         self._turns = there(np.zeros((initial.nworld, 2)))  # of the hand at the start and at the end of the path
 
-    def on(self, arrays: ArrayLibrary) -> PickAndPlaceExpert:
+    def to_library(self, arrays: ArrayLibrary) -> PickAndPlaceExpert:
         """Return the same controller for arrays of another library, for example on a device."""
         return PickAndPlaceExpert(self._task, self._initial, arrays)
 
@@ -150,7 +150,7 @@ class PickAndPlaceExpert:
             step=step,
             measured=measured,
             target=self._reference,
-            gravity=chain.gravity(self._planned),
+            gravity=chain.gravity_torques(self._planned),
         )
         parts = xp.concat([arm, self._finger_command()[:, None], self._command], axis=1)
         self._command = xp.take(parts, self._columns, axis=1)
@@ -159,10 +159,10 @@ class PickAndPlaceExpert:
     def _follow_path(self, jacobian: NDArray[np.float64]) -> NDArray[np.float64]:
         """Move the reference along the path by one control step; return the change of the joints, ``(nworld, k)``."""
         xp, chain = self._xp, self._task.chain
-        fraction = _smooth(xp.minimum(self._elapsed / self._duration, 1.0))
+        fraction = _minimum_jerk(xp.minimum(self._elapsed / self._duration, 1.0))
         position = self._start + fraction[:, None] * (self._goal - self._start)
         turn = self._turns[:, 0] + fraction * (self._turns[:, 1] - self._turns[:, 0])
-        error = tool_error(self._planned, position, self._frame.columns(position, turn))
+        error = tool_error(self._planned, position, self._frame.tool_axes(position, turn))
         step = joint_step(jacobian, error, self._posture - self._reference)
         wanted = self._reference + xp.clip(step, -self._joint_step, self._joint_step)
         wanted = xp.clip(wanted, self._limits[:, 0], self._limits[:, 1])
@@ -188,7 +188,7 @@ class PickAndPlaceExpert:
         if self._arrays.on_host and not xp.any(done):  # on a device this test would wait for the result
             return
         self._phase = xp.where(done, self._phase + 1, self._phase)
-        goal, turn = self._goals(qpos)
+        goal, turn = self._phase_goals(qpos)
         start, begun = self._planned.position, self._turns[:, 1]
         way = goal - start
         travel = xp.maximum(xp.sqrt(xp.sum(way * way, axis=1)) / self._speed, xp.abs(turn - begun) / self._turn_step)
@@ -199,25 +199,25 @@ class PickAndPlaceExpert:
         self._goal = xp.where(done[:, None], goal, self._goal)
         self._turns = xp.where(done[:, None], xp.stack([begun, turn], axis=1), self._turns)
 
-    def _goals(self, qpos: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def _phase_goals(self, qpos: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the hand's required position ``(nworld, 3)`` at the end of each world's phase, and its turn (rad)."""
         xp, task, now = self._xp, self._task, self._planned.position
         row, lift, kept = task.object.qpos, self._lift, self._turns[:, 1]
         centre, quaternion = qpos[:, row : row + 3], qpos[:, row + 3 : row + 7]
-        turn = self._frame.turn_to(centre, _yaw(quaternion), _YAW_PERIOD)
-        ground = self._ground(centre)
-        grasp = _at_height(centre - self._aside(centre, turn), self._grasp_height + ground)
-        over_target = now + _at_height(self._target - centre, 0.0)
+        turn = self._frame.alignment_turn(centre, _yaw(quaternion), _YAW_PERIOD)
+        ground = self._ground_height(centre)
+        grasp = _set_height(centre - self._finger_offset(centre, turn), self._grasp_height + ground)
+        over_target = now + _set_height(self._target - centre, 0.0)
         sink = self._rest + self._rise + _DROP - centre[:, 2]
         goals = {
-            ExpertPhase.APPROACH: _at_height(grasp, self._hover + ground),
+            ExpertPhase.APPROACH: _set_height(grasp, self._hover + ground),
             ExpertPhase.DESCEND: grasp,
             ExpertPhase.CLOSE: now,
-            ExpertPhase.LIFT: _at_height(now, lift),
-            ExpertPhase.CARRY: _at_height(over_target, lift),
-            ExpertPhase.LOWER: _at_height(over_target, now[:, 2] + sink),
+            ExpertPhase.LIFT: _set_height(now, lift),
+            ExpertPhase.CARRY: _set_height(over_target, lift),
+            ExpertPhase.LOWER: _set_height(over_target, now[:, 2] + sink),
             ExpertPhase.OPEN: now,
-            ExpertPhase.RETREAT: _at_height(now - self._aside(now, kept), lift),
+            ExpertPhase.RETREAT: _set_height(now - self._finger_offset(now, kept), lift),
             ExpertPhase.HOME: xp.zeros_like(now) + self._home_position,
         }
         goal = now
@@ -226,22 +226,22 @@ class PickAndPlaceExpert:
         aim = xp.where(self._phase <= ExpertPhase.DESCEND, turn, kept)
         return goal, xp.where(self._phase == ExpertPhase.HOME, 0.0, aim)
 
-    def _ground(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _ground_height(self, position: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the table's height minus that in the model below positions ``(nworld, 3)``, ``(nworld,)`` in m."""
         way = position - self._target
         return self._rise + self._slope[:, 0] * way[:, 0] + self._slope[:, 1] * way[:, 1]
 
-    def _aside(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _finger_offset(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the offset ``(nworld, 3)`` that keeps a fixed finger clear of the object; zero without one."""
-        return self._clearance[:, None] * self._frame.opening(position, turn)
+        return self._clearance[:, None] * self._frame.opening_direction(position, turn)
 
 
-def _smooth(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
+def _minimum_jerk(fraction: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the minimum-jerk profile from 0 to 1 (Flash and Hogan, "The coordination of arm movements", 1985)."""
     return fraction * fraction * fraction * (10.0 + fraction * (6.0 * fraction - 15.0))
 
 
-def _at_height(position: NDArray[np.float64], height: float | NDArray[np.float64]) -> NDArray[np.float64]:
+def _set_height(position: NDArray[np.float64], height: float | NDArray[np.float64]) -> NDArray[np.float64]:
     xp = array_namespace(position)
     return xp.stack([position[:, 0], position[:, 1], 0.0 * position[:, 2] + height], axis=1)
 

@@ -61,8 +61,8 @@ def visible_fraction(
     groups[:, geoms] = _ALONE
     row = int(model.jnt_qposadr[model.body_jntadr[index]])
     eye, centre = camera_position(twin, params, camera), initial.qpos[:, row : row + 3]
-    radius = _radius(batch.expand("geom_size")[:, geoms], model, geoms)
-    directions = _cone(centre - eye, radius)
+    radius = _bounding_radius(batch.expand("geom_size")[:, geoms], model, geoms)
+    directions = _ray_directions(centre - eye, radius)
     origins = np.repeat(eye[:, None], directions.shape[1], axis=1)
     alone = np.zeros(mujoco.mjNGROUP, dtype=np.uint8)
     alone[_ALONE] = 1
@@ -72,14 +72,14 @@ def visible_fraction(
     return (meets & np.isin(first, geoms)).sum(axis=1) / np.maximum(meets.sum(axis=1), 1)
 
 
-def _radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np.intp]) -> NDArray[np.float64]:
+def _bounding_radius(sizes: NDArray[np.float64], model: mujoco.MjModel, geoms: NDArray[np.intp]) -> NDArray[np.float64]:
     """Return a bounding radius of some geoms in every world, with a margin for enlarged ones."""
     grown = (sizes / np.where(model.geom_size[geoms] > 0, model.geom_size[geoms], np.inf)).max(axis=(1, 2))
     reach = np.linalg.norm(model.geom_pos[geoms], axis=1) + model.geom_rbound[geoms]
     return reach.max() * np.maximum(grown, 1.0)
 
 
-def _cone(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
+def _ray_directions(axis: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return directions ``(nworld, nray, 3)`` through a disc with a radius, perpendicular to ``axis`` at its end."""
     forward = axis / np.sqrt((axis**2).sum(axis=1, keepdims=True))
     right = np.cross(forward, [0.0, 0.0, 1.0])
@@ -138,28 +138,28 @@ class ClutterDrop:
         if twin.scene is None:
             raise ValueError("a twin without a scene has no clutter")
         self._twin, self._scene, self._params, self._initial, self._keep = twin, twin.scene, params, initial, keep
-        self._there = self._scene.present(params)
-        self._radius = self._scene.of_choice(params, "radius")
+        self._there = self._scene.occupied_mask(params)
+        self._radius = self._scene.shape_attribute(params, "radius")
         self._surface = GroundPlane.of(twin, params, self._scene.spec.support)
         self.qpos = initial.qpos.copy()
         self.reasons = [""] * initial.nworld
         self.visible: dict[str, NDArray[np.float64]] = {}
 
-    def fall(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
+    def drop_clutter(self, *, run_seed: int, episodes: NDArray[np.int64], attempt: int, trial: int) -> None:
         """Draw positions, drop the objects, and check the result."""
         for name, clutter in self._scene.spec.clutter.items():
-            for order, slot in enumerate(self._scene.layout.group(name)):
+            for order, slot in enumerate(self._scene.layout.slots_of_group(name)):
                 stream = f"scene/{self._scene.layout.slots[slot].body}"
                 size = 5 + 2 * _CANDIDATES
                 u = uniforms(run_seed, stream, episodes, size=size, attempt=attempt, step=trial)
-                self._start(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
+                self._place_object(slot, clutter, u, hides=order == 0 and clutter.occlude is not None)
         worlds = np.flatnonzero([not reason for reason in self.reasons])
         if len(worlds):
-            self._settle(worlds)
-            self._judge_places()
-            self._judge_sight()
+            self._simulate_fall(worlds)
+            self._check_positions()
+            self._check_visibility()
 
-    def _settle(self, worlds: NDArray[np.intp]) -> None:
+    def _simulate_fall(self, worlds: NDArray[np.intp]) -> None:
         """Simulate the fall of the clutter in some worlds."""
         start = replace(self._initial, qpos=self.qpos).take(worlds)
         slots = self._twin.model.body_jntadr[self._scene.bodies]
@@ -168,36 +168,38 @@ class ClutterDrop:
         falling = np.zeros((len(worlds), len(joints)), dtype=bool)
         falling[:, self._scene.clutter] = self._there[worlds][:, self._scene.clutter]
         settled = settle(self._twin, self._params.take(worlds), start, joints, falling)
-        moved = self._shift(worlds, settled.qpos, fixed) > _MOVED
-        self._take(worlds, settled.qpos)
+        moved = self._largest_displacement(worlds, settled.qpos, fixed) > _MOVED
+        self._copy_settled(worlds, settled.qpos)
         for row, world in enumerate(worlds):
             there, contacts = self._there[world], settled.contacts[row]
-            self._judge(world, not settled.at_rest[row], "not at rest")
-            self._judge(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
-            self._judge(world, not self._stands(contacts, there), "not on the support")
-            self._judge(world, bool(moved[row]), "moved what was placed")
+            self._reject_world(world, not settled.at_rest[row], "not at rest")
+            self._reject_world(world, contacts.deepest(self._scene.bodies[there]) > DEEPEST, "inside something")
+            self._reject_world(world, not self._is_supported(contacts, there), "not on the support")
+            self._reject_world(world, bool(moved[row]), "moved what was placed")
 
-    def _judge(self, world: int, refused: bool, reason: str) -> None:
+    def _reject_world(self, world: int, refused: bool, reason: str) -> None:
         if refused and not self.reasons[world]:
             self.reasons[world] = reason
 
-    def _start(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
+    def _place_object(self, slot: int, clutter: ClutterSpec, u: NDArray[np.float64], *, hides: bool) -> None:
         """Place one object above a free position; an object without one is refused with the reason "no room"."""
         there, radius = self._there[:, slot], self._radius[:, slot]
-        places = self._sight_places(clutter, u[:, 5:], radius) if hides else _region(clutter, u[:, 5:])
-        free = self._free(slot, clutter, places, hides=hides)
+        places = self._occluding_positions(clutter, u[:, 5:], radius) if hides else _region_positions(clutter, u[:, 5:])
+        free = self._find_free_positions(slot, clutter, places, hides=hides)
         for world in np.flatnonzero(there & ~free.any(axis=1)):
-            self._judge(int(world), True, "no room")
+            self._reject_world(int(world), True, "no room")
         xy = places[np.arange(len(places)), np.argmax(free, axis=1)]
         column = self._scene.qpos[slot]
         height = self._surface.height(xy) + (radius + _GAP) / self._surface.normal[:, 2]
         if clutter.overlap:
-            below = [i for i in self._scene.layout.group(self._scene.layout.slots[slot].group) if i < slot]
+            below = [i for i in self._scene.layout.slots_of_group(self._scene.layout.slots[slot].group) if i < slot]
             height = height + (2 * (self._radius[:, below] + _GAP) * self._there[:, below]).sum(axis=1)
-        pose = np.concatenate([xy, height[:, None], _turn(u[:, :3], upright=clutter.upright)], axis=1)
+        pose = np.concatenate([xy, height[:, None], _random_quaternions(u[:, :3], upright=clutter.upright)], axis=1)
         self.qpos[there, column : column + 7] = pose[there]
 
-    def _free(self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool) -> NDArray[np.bool_]:
+    def _find_free_positions(
+        self, slot: int, clutter: ClutterSpec, places: NDArray[np.float64], *, hides: bool
+    ) -> NDArray[np.bool_]:
         """Return which positions ``(nworld, n, 2)`` are far enough from regions to avoid and from placed objects."""
         radius = self._radius[:, slot, None]
         free = np.ones(places.shape[:2], dtype=bool)
@@ -212,13 +214,13 @@ class ClutterDrop:
             free &= (apart >= radius + self._radius[:, other, None] + _GAP) | ~self._there[:, other, None]
         return free
 
-    def _sight_places(
+    def _occluding_positions(
         self, clutter: ClutterSpec, u: NDArray[np.float64], radius: NDArray[np.float64]
     ) -> NDArray[np.float64]:
         """Return positions between an object and a camera, ``(nworld, n, 2)``."""
         occlude = clutter.occlude
         if occlude is None:
-            return _region(clutter, u)
+            return _region_positions(clutter, u)
         model = self._twin.model
         column = int(model.joint(int(model.body_jntadr[model.body(occlude.object).id])).qposadr[0])
         centre = self._initial.qpos[:, column : column + 2]
@@ -230,14 +232,16 @@ class ClutterDrop:
         across = np.stack([-way[:, 1], way[:, 0]], axis=1)
         return centre[:, None] + ahead[..., None] * way[:, None] + aside[..., None] * across[:, None]
 
-    def _take(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
+    def _copy_settled(self, worlds: NDArray[np.intp], settled: NDArray[np.float64]) -> None:
         """Copy the settled clutter alone; the robot and the placed objects keep their poses."""
         for slot in self._scene.clutter:
             columns = slice(self._scene.qpos[slot], self._scene.qpos[slot] + 7)
             there = self._there[worlds, slot]
             self.qpos[worlds[there], columns] = settled[there, columns]
 
-    def _shift(self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]) -> NDArray[np.float64]:
+    def _largest_displacement(
+        self, worlds: NDArray[np.intp], settled: NDArray[np.float64], joints: list[int]
+    ) -> NDArray[np.float64]:
         """Return the largest displacement of placed objects in some worlds, in m."""
         furthest = np.zeros(len(settled))
         for joint in joints:
@@ -246,28 +250,28 @@ class ClutterDrop:
             furthest = np.maximum(furthest, np.sqrt((way**2).sum(axis=1)))
         return furthest
 
-    def _stands(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
+    def _is_supported(self, contacts: Contacts, there: NDArray[np.bool_]) -> bool:
         """Return whether all clutter rests on the support, directly or on other clutter, and touches nothing else."""
         bodies = {int(self._scene.bodies[i]) for i in self._scene.clutter if there[i]}
-        touched = {partner for body in bodies for partner in contacts.partners(body)}
+        touched = {partner for body in bodies for partner in contacts.find_partners(body)}
         foreign = [body for body, geom in touched if body not in bodies and geom != self._surface.geom]
-        return not foreign and bodies <= contacts.supported(self._surface.geom)
+        return not foreign and bodies <= contacts.find_supported(self._surface.geom)
 
-    def _judge_places(self) -> None:
+    def _check_positions(self) -> None:
         for name, clutter in self._scene.spec.clutter.items():
-            for order, slot in enumerate(self._scene.layout.group(name)):
+            for order, slot in enumerate(self._scene.layout.slots_of_group(name)):
                 column, radius = self._scene.qpos[slot], self._radius[:, slot]
                 xy, there = self.qpos[:, column : column + 2], self._there[:, slot]
                 hides = clutter.occlude.object if clutter.occlude and order == 0 else None
-                outside = np.zeros(len(xy), dtype=bool) if hides else _outside(clutter, xy, radius)
+                outside = np.zeros(len(xy), dtype=bool) if hides else _is_outside(clutter, xy, radius)
                 near = np.zeros(len(xy), dtype=bool)
                 for point, centre in self._keep.points.items():
                     if point != hides:
                         near |= _distance(xy[:, None], centre)[:, 0] < radius + clutter.clear - _GAP
                 for world in np.flatnonzero(there & (outside | near)):
-                    self._judge(int(world), True, "left its region" if outside[world] else "too near")
+                    self._reject_world(int(world), True, "left its region" if outside[world] else "too near")
 
-    def _judge_sight(self) -> None:
+    def _check_visibility(self) -> None:
         start = replace(self._initial, qpos=self.qpos)
         for name, clutter in self._scene.spec.clutter.items():
             if clutter.occlude is None:
@@ -277,27 +281,27 @@ class ClutterDrop:
             )
             self.visible[clutter.occlude.object] = fraction
             low, high = clutter.occlude.visible
-            asked = self._there[:, self._scene.layout.group(name)[0]]
+            asked = self._there[:, self._scene.layout.slots_of_group(name)[0]]
             for world in np.flatnonzero(asked & ((fraction < low) | (fraction > high))):
-                self._judge(int(world), True, "not seen as asked")
+                self._reject_world(int(world), True, "not seen as asked")
 
 
 def _distance(places: NDArray[np.float64], point: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.sqrt(((places - point[:, None]) ** 2).sum(axis=-1))
 
 
-def _region(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
+def _region_positions(clutter: ClutterSpec, u: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return positions ``(nworld, n, 2)`` in the region of a group, from uniforms ``(nworld, 2 n)``."""
     low, high = np.array([clutter.x, clutter.y]).T
     return low + (high - low) * u.reshape(len(u), -1, 2)
 
 
-def _outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.bool_]:
+def _is_outside(clutter: ClutterSpec, xy: NDArray[np.float64], radius: NDArray[np.float64]) -> NDArray[np.bool_]:
     low, high = np.array([clutter.x, clutter.y]).T
     return ((xy < low - radius[:, None]) | (xy > high + radius[:, None])).any(axis=1)
 
 
-def _turn(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
+def _random_quaternions(u: NDArray[np.float64], *, upright: bool) -> NDArray[np.float64]:
     """Return uniform random unit quaternions from uniforms ``(nworld, 3)``; with ``upright`` about the vertical only.
 
     K. Shoemake, "Uniform random rotations", Graphics Gems III, 1992.
@@ -339,15 +343,15 @@ def place_clutter(
         return initial
     keep = keep or KeepOut.of(twin, initial)
     numbers = np.asarray(episodes)
-    waiting = np.flatnonzero(scene.present(params)[:, scene.clutter].any(axis=1))
+    waiting = np.flatnonzero(scene.occupied_mask(params)[:, scene.clutter].any(axis=1))
     qpos, notes = initial.qpos.copy(), {"scene/trials": np.zeros(initial.nworld)}
-    notes |= {f"scene/visible/{name}": np.ones(initial.nworld) for name in scene.occluded}
+    notes |= {f"scene/visible/{name}": np.ones(initial.nworld) for name in scene.occluded_objects}
     reasons = [Counter[str]() for _ in range(initial.nworld)]
     for trial in range(TRIALS):
         if not len(waiting):
             break
         drop = ClutterDrop(twin, params.take(waiting), initial.take(waiting), keep.take(waiting))
-        drop.fall(run_seed=run_seed, episodes=numbers[waiting], attempt=attempt, trial=trial)
+        drop.drop_clutter(run_seed=run_seed, episodes=numbers[waiting], attempt=attempt, trial=trial)
         qpos[waiting] = drop.qpos
         notes["scene/trials"][waiting] += 1
         for name, fraction in drop.visible.items():

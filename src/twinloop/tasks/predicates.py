@@ -36,11 +36,11 @@ def held_for(condition: NDArray[np.bool_], count: int) -> NDArray[np.bool_]:
     return total - before == count
 
 
-def ever(condition: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def occurred_before(condition: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """Return a mask ``(nworld, time)``: the condition is true at this or was at an earlier time."""
     return np.logical_or.accumulate(condition, axis=1)
 
 
-def best(share: NDArray[np.float64]) -> NDArray[np.float64]:
+def running_maximum(share: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the running maximum over time of a share ``(nworld, time)``, clipped to [0, 1]."""
     return np.maximum.accumulate(np.clip(share, 0.0, 1.0), axis=1)

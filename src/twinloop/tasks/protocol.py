@@ -55,7 +55,7 @@ class TrackedTask(Task, Protocol):
         ...
 
 
-def is_tracked(task: Task) -> TypeGuard[TrackedTask]:
+def has_tracked_values(task: Task) -> TypeGuard[TrackedTask]:
     """Return whether a task has tracked values, which are optional."""
     return hasattr(task, "environment_names") and hasattr(task, "environment")
 
@@ -68,7 +68,7 @@ class ProgressTask(Task, Protocol):
         ...
 
 
-def is_staged(task: Task) -> TypeGuard[ProgressTask]:
+def has_progress(task: Task) -> TypeGuard[ProgressTask]:
     """Return whether a task has a measure of progress, which is optional."""
     return hasattr(task, "progress")
 
@@ -88,7 +88,7 @@ class PhasedTask(Task, Protocol):
         ...
 
 
-def is_explained(task: Task | None) -> TypeGuard[PhasedTask]:
+def has_phases(task: Task | None) -> TypeGuard[PhasedTask]:
     """Return whether a task has phases and failure classes, which are optional."""
     return hasattr(task, "phases") and hasattr(task, "failure")
 
@@ -118,7 +118,9 @@ class Goal(Protocol):
         """Return the privileged state of the scene in states ``(k, nstate)``: ``(k, n)``."""
         ...
 
-    def look(self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False) -> GoalState:
+    def evaluate_states(
+        self, states: NDArray[np.float64], envs: NDArray[np.intp], *, begin: ArrayLike = False
+    ) -> GoalState:
         """Evaluate the next state of some worlds; ``states`` has one row per world.
 
         Args:

@@ -21,7 +21,7 @@ from twinloop.simulate import Controller, InitialState, Simulation
 from twinloop.simulate.arrays import HOST, ArrayLibrary
 from twinloop.simulate.protocol import state_columns
 from twinloop.tasks.arm import Arm, ServoTracker, column_order, mocap_row
-from twinloop.tasks.predicates import best, held_for
+from twinloop.tasks.predicates import held_for, running_maximum
 from twinloop.tasks.reaching import joint_step
 from twinloop.twin import Twin
 
@@ -52,11 +52,11 @@ class ReachMovingExpert:
             arm.servo,
             command=there(initial.command[:, arm.servo.actuators]),
             reference=self._reference,
-            gravity=chain.gravity(self._planned),
+            gravity=chain.gravity_torques(self._planned),
             max_step=self._step_limit,
         )
 
-    def on(self, arrays: ArrayLibrary) -> ReachMovingExpert:
+    def to_library(self, arrays: ArrayLibrary) -> ReachMovingExpert:
         """Return the same controller for arrays of another library, for example on a device."""
         return ReachMovingExpert(*self._arguments, arrays)
 
@@ -80,7 +80,7 @@ class ReachMovingExpert:
             step=self._reference - before,
             measured=qpos[:, self._columns],
             target=self._reference,
-            gravity=chain.gravity(self._planned),
+            gravity=chain.gravity_torques(self._planned),
         )
         self._command = xp.take(xp.concat([arm, self._command], axis=1), self._order, axis=1)
         return self._command
@@ -127,7 +127,7 @@ class ReachMoving:
     def reset(self, params: ParamTable, *, run_seed: int, episodes: Sequence[int], attempt: int = 0) -> InitialState:
         """Return worlds with the arm held still near home and a circle drawn near its tool."""
         draws = {"run_seed": run_seed, "episodes": episodes, "attempt": attempt}
-        initial = self._arm.begin(params, JOINT_NOISE, stream=f"{NAME}/reset/joints", **draws)
+        initial = self._arm.make_initial_state(params, JOINT_NOISE, stream=f"{NAME}/reset/joints", **draws)
         u = uniforms(run_seed, f"{NAME}/reset/goal", episodes, size=5, attempt=attempt)
         chain = self._arm.chain
         pose = chain.pose(self._arm.home[None, chain.qpos])
@@ -148,15 +148,15 @@ class ReachMoving:
 
     def success(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return a mask: the tool has been within `TOLERANCE_M` of the goal for the last `HOLD_S`."""
-        return held_for(self._near(states), self._hold_steps + 1)
+        return held_for(self._is_near_goal(states), self._hold_steps + 1)
 
     def progress(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the mean of two shares, covered initial distance and longest time near the goal; 1 is success."""
-        gap, near = self._gap(states), self._near(states)
+        gap, near = self._goal_distance(states), self._is_near_goal(states)
         count = np.arange(1, near.shape[1] + 1)
         streak = count - np.maximum.accumulate(np.where(near, 0, count), axis=1)
-        reach = best(1.0 - np.maximum(gap - TOLERANCE_M, 0.0) / np.maximum(gap[:, :1], TOLERANCE_M))
-        return np.where(self.success(states), 1.0, (reach + best(streak / (self._hold_steps + 1))) / 2.0)
+        reach = running_maximum(1.0 - np.maximum(gap - TOLERANCE_M, 0.0) / np.maximum(gap[:, :1], TOLERANCE_M))
+        return np.where(self.success(states), 1.0, (reach + running_maximum(streak / (self._hold_steps + 1))) / 2.0)
 
     def environment(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return positions of tool and goal in recorded states ``(…, nstate)``: ``(…, 6)``, m, in the world's frame."""
@@ -170,14 +170,14 @@ class ReachMoving:
 
     def phases(self, states: NDArray[np.float64], fps: float) -> Sequence[tuple[str, int | None]]:  # noqa: ARG002
         """Return the names of the phases and the state at which each begins, or None."""
-        near = self._near(states)
+        near = self._is_near_goal(states)
         return [("approach", 0), ("follow", int(np.argmax(near)) if near.any() else None)]
 
     def failure(self, states: NDArray[np.float64], fps: float) -> tuple[str, str] | None:
         """Return the class of failure and its reason; None for an episode that ends in success."""
         if self.success(states[None])[0, -1]:
             return None
-        gap, near = self._gap(states), self._near(states)
+        gap, near = self._goal_distance(states), self._is_near_goal(states)
         if not near.any():
             return "never_reached", f"the tool came within {1000 * np.nanmin(gap):.0f} mm of the goal"
         return "lost", f"last near the goal at {np.flatnonzero(near)[-1] / fps:.2f} s, not for {HOLD_S:g} s"
@@ -186,12 +186,12 @@ class ReachMoving:
         """Return the scripted expert for worlds that start in ``initial``."""
         return ReachMovingExpert(self._arm, initial, self._target, goal_position)
 
-    def _gap(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _goal_distance(self, states: NDArray[np.float64]) -> NDArray[np.float64]:
         tool, goal = np.split(self.environment(states), 2, axis=-1)
         return np.sqrt(((tool - goal) ** 2).sum(axis=-1))
 
-    def _near(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
-        return np.isfinite(states).all(axis=-1) & (self._gap(states) <= TOLERANCE_M)
+    def _is_near_goal(self, states: NDArray[np.float64]) -> NDArray[np.bool_]:
+        return np.isfinite(states).all(axis=-1) & (self._goal_distance(states) <= TOLERANCE_M)
 
 
 def goal_position(

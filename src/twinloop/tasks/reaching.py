@@ -37,19 +37,21 @@ class GraspFrame:
         opening = hand.opening[1] * pose.columns[hand.opening[0]][0]
         self._bearing = float(np.arctan2(opening[1], opening[0]) - self._azimuth(pose.position)[0])
 
-    def turn_to(self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float) -> NDArray[np.float64]:
+    def alignment_turn(
+        self, position: NDArray[np.float64], yaw: NDArray[np.float64], period: float
+    ) -> NDArray[np.float64]:
         """Return the smallest turn that aligns the opening at ``position`` with ``yaw`` modulo ``period`` rad."""
         xp = array_namespace(position)
         angle = yaw - self._bearing - self._azimuth(position)
         return angle - period * xp.round(angle / period)
 
-    def opening(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
+    def opening_direction(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the opening direction of an untilted hand, unit vectors ``(nworld, 3)``."""
         xp = array_namespace(position)
         angle = self._azimuth(position) + self._bearing + turn
         return xp.stack([xp.cos(angle), xp.sin(angle), xp.zeros_like(angle)], axis=-1)
 
-    def columns(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
+    def tool_axes(self, position: NDArray[np.float64], turn: NDArray[np.float64]) -> Columns:
         """Return the axes x, y, z of the tool site in world coordinates for a hand at ``position``."""
         xp = array_namespace(position)
         azimuth = self._azimuth(position)
@@ -59,12 +61,12 @@ class GraspFrame:
         cosine, sine = xp.cos(angle)[:, None], xp.sin(angle)[:, None]
         up = ArrayLibrary.of(position).constant([0.0, 0.0, 1.0])
         approach = sine * outward - cosine * up
-        flat = self.opening(position, turn)
+        flat = self.opening_direction(position, turn)
         along = (flat[:, 0] * outward[:, 0] + flat[:, 1] * outward[:, 1])[:, None]
         opening = flat + along * ((cosine - 1.0) * outward + sine * up)
-        return self._arrange(approach, opening)
+        return self._order_axes(approach, opening)
 
-    def _arrange(self, approach: NDArray[np.float64], opening: NDArray[np.float64]) -> Columns:
+    def _order_axes(self, approach: NDArray[np.float64], opening: NDArray[np.float64]) -> Columns:
         (i, approach_sign), (j, opening_sign) = self._hand.approach, self._hand.opening
         x, y = approach_sign * approach, opening_sign * opening
         k = 3 - i - j

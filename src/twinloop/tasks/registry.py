@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
 from twinloop.tasks.protocol import Task
 from twinloop.twin import Twin
@@ -43,13 +43,13 @@ def open_task(name: str, twin: Twin) -> Task:
     except TwinloopError:
         raise
     except Exception as error:  # any exception of the user's class is an error of that class
-        raise InputError(f"{name} could not be made on the twin {twin.name}: {raised(error)}.") from error
-    missing = [part for part in _required() if not hasattr(task, part)]
+        raise InputError(f"{name} could not be made on the twin {twin.name}: {describe_error(error)}.") from error
+    missing = [part for part in _required_members() if not hasattr(task, part)]
     if missing:
         raise InputError(f"{name} is not a task: it lacks {', '.join(missing)}. See twinloop.tasks.protocol.Task.")
     return task
 
 
-def _required() -> list[str]:
+def _required_members() -> list[str]:
     methods = [key for key in vars(Task) if not key.startswith("_")]
     return sorted({*Task.__annotations__, *methods})

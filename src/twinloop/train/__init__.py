@@ -11,13 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from twinloop.policies.opening import require_torch
+from twinloop.policies.factory import require_torch
 from twinloop.train.additions import TrainingAdditions
 from twinloop.train.config import CurriculumConfig, DomainConfig, SourceConfig, TrainConfig, read_config
 
 if TYPE_CHECKING:
     from twinloop.policies.policy import Policy
-    from twinloop.train.prepared import TrainingSetup
+    from twinloop.train.preparation import TrainingSetup
     from twinloop.train.run import TrainingResult
 
 

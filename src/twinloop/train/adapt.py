@@ -13,10 +13,10 @@ from torch.nn.utils import parametrize  # pyright: ignore[reportMissingImports]
 from twinloop.core.seeds import stream_key
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.train.additions import SOURCE, Batch, TrainingAdditions
-from twinloop.train.align import AlignmentDiagnosis, AlignmentTerm, aligned
+from twinloop.train.align import AlignmentDiagnosis, AlignmentTerm, make_alignment_term
 from twinloop.train.holdout import SourceError
-from twinloop.train.pixels import like_real
-from twinloop.train.prepared import TrainingSetup
+from twinloop.train.pixels import make_pixel_transform
+from twinloop.train.preparation import TrainingSetup
 from twinloop.train.samples import SampleBatches
 
 
@@ -61,20 +61,20 @@ class L2Start(nn.Module):
         return 0.5 * self.weight * torch.stack([change.square().sum() for change in changes]).sum()
 
 
-def choose(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Parameter]:
+def select_trained_weights(policy: Policy, method: str, rank: int, seed: int) -> list[nn.Parameter]:
     """Enable gradients only for the weights that a method trains, and return them.
 
     ``low_rank`` adds its products to the policy.
     """
     policy.requires_grad_(False)
     if method == "low_rank":
-        return _with_low_rank(policy, rank, seed)
+        return _add_low_rank(policy, rank, seed)
     moving = policy.network.head if method == "head" else policy
     moving.requires_grad_(True)
     return list(moving.parameters())
 
 
-def merged(policy: Policy) -> Policy:
+def merge_low_rank(policy: Policy) -> Policy:
     """Add the low-rank changes to the policy's matrices, so that it has the usual structure again."""
     for module in list(policy.modules()):
         if isinstance(module, nn.Linear) and parametrize.is_parametrized(module, "weight"):
@@ -82,7 +82,7 @@ def merged(policy: Policy) -> Policy:
     return policy.requires_grad_(True)
 
 
-def _with_low_rank(policy: Policy, rank: int, seed: int) -> list[nn.Parameter]:
+def _add_low_rank(policy: Policy, rank: int, seed: int) -> list[nn.Parameter]:
     low, high = stream_key(seed, "train/low_rank")
     chance = torch.Generator().manual_seed(low | (high << 31))
     moving: list[nn.Parameter] = []
@@ -96,7 +96,7 @@ def _with_low_rank(policy: Policy, rank: int, seed: int) -> list[nn.Parameter]:
 Transform = Callable[[dict[str, Tensor]], dict[str, Tensor]]
 
 
-def configured(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
+def make_additions(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
     """Return the additions of a configuration, and prepare the initial policy for fine-tuning.
 
     Raises:
@@ -110,39 +110,41 @@ def configured(policy: Policy, prepared: TrainingSetup) -> TrainingAdditions:
     moving = list[nn.Parameter](policy.parameters())
     if config.adapt is not None:
         facts |= {**config.adapt.model_dump(mode="json"), "base_hash": policy.hash}
-        moving = choose(policy, config.adapt.method, config.adapt.rank, config.seed)
+        moving = select_trained_weights(policy, config.adapt.method, config.adapt.rank, config.seed)
         facts["moving"] = sum(parameter.numel() for parameter in moving)
         if config.adapt.l2_start:
             terms["l2_start"] = L2Start(policy, config.adapt.l2_start)
     diagnosis = None
     if config.align is not None:
-        terms["align"] = aligned(policy, prepared, config.align)
+        terms["align"] = make_alignment_term(policy, prepared, config.align)
         diagnosis = AlignmentDiagnosis(prepared)
         facts["align"] = config.align.model_dump(mode="json")
     transforms = list[Transform]()
     if policy.settings.domains and config.adapt is not None:
-        transforms.append(_tokens(policy, prepared))
+        transforms.append(_domain_token_transform(policy, prepared))
     if config.pixels is not None:
-        transforms.append(like_real(prepared, config.pixels))
+        transforms.append(make_pixel_transform(prepared, config.pixels))
         facts["pixels"] = config.pixels.model_dump(mode="json")
     return TrainingAdditions(
-        parameters=lambda _: _groups(moving, terms, decays=config.adapt is None),
-        transform=_chained(transforms) if transforms else None,
+        parameters=lambda _: _parameter_groups(moving, terms, decays=config.adapt is None),
+        transform=_chain_transforms(transforms) if transforms else None,
         terms=terms,
-        before_saving=merged,
+        before_saving=merge_low_rank,
         watch=_AdaptationRecord(diagnosis, beginning=config.adapt is not None),
         facts=facts,
     )
 
 
-def _groups(moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool) -> list[dict[str, Any]]:
+def _parameter_groups(
+    moving: Sequence[nn.Parameter], terms: Mapping[str, Any], *, decays: bool
+) -> list[dict[str, Any]]:
     """Return the optimizer's parameter groups; fine-tuned weights have no weight decay."""
     groups: list[dict[str, Any]] = [{"params": list(moving), **({} if decays else {"weight_decay": 0.0})}]
     own = [p for term in terms.values() if isinstance(term, AlignmentTerm) for p in term.parameters()]
     return [*groups, {"params": own}] if own else groups
 
 
-def _chained(transforms: Sequence[Transform]) -> Transform:
+def _chain_transforms(transforms: Sequence[Transform]) -> Transform:
     def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
         for transform in transforms:
             batch = transform(batch)
@@ -151,7 +153,7 @@ def _chained(transforms: Sequence[Transform]) -> Transform:
     return run
 
 
-def _tokens(policy: Policy, prepared: TrainingSetup) -> Transform:
+def _domain_token_transform(policy: Policy, prepared: TrainingSetup) -> Transform:
     """Add each sample's domain token: its source's token if the base has it, else the default if real, else unknown."""
     settings = policy.settings
     names = [source.name if source.name in settings.domains else None if source.real else ""
@@ -178,9 +180,11 @@ class _AdaptationRecord:
         if self._before is None:
             self._before = [error.to_json() for error in errors]
             return {}
-        return facts | ({"held_out_before": self._before, "notes": self._grown(errors)} if self._beginning else {})
+        return facts | (
+            {"held_out_before": self._before, "notes": self._list_increased_errors(errors)} if self._beginning else {}
+        )
 
-    def _grown(self, errors: Sequence[SourceError]) -> list[str]:
+    def _list_increased_errors(self, errors: Sequence[SourceError]) -> list[str]:
         """Return one sentence for each real source on which the base policy was better."""
         before = {row["source"]: row["scaled"] for row in self._before or ()}
         return [

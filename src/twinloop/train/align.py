@@ -16,7 +16,7 @@ from torch import Tensor, nn  # pyright: ignore[reportMissingImports]
 
 from twinloop.core.contract import IMAGES
 from twinloop.core.errors import InputError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.registry import Registry
 from twinloop.policies.policy import DOMAIN, Policy
 from twinloop.policies.statistics import LAST_COMMAND, vector_sizes
@@ -26,7 +26,7 @@ from twinloop.train.additions import SOURCE, Batch
 from twinloop.train.config import AlignConfig
 from twinloop.train.data import Ints, TrainingFrames
 from twinloop.train.holdout import SourceError
-from twinloop.train.prepared import TrainingSetup
+from twinloop.train.preparation import TrainingSetup
 from twinloop.train.samples import SampleBatches
 
 _FEWEST = 2  # samples of a kind in a batch: a single sample has no covariance and no pair
@@ -58,7 +58,7 @@ class Mmd(nn.Module):
 
     def forward(self, features: Tensor, real: Tensor) -> Tensor:
         """Return the loss; see `Coral.forward`."""
-        squares = _squares(features)
+        squares = _squared_distances(features)
         apart = ~torch.eye(len(features), dtype=torch.bool, device=features.device)
         middle = squares.detach()[apart].median().clamp(min=torch.finfo(features.dtype).tiny)
         kernel = torch.stack([torch.exp(-squares / (2 * width**2 * middle)) for width in _WIDTHS]).mean(dim=0)
@@ -94,7 +94,7 @@ class AlignmentTerm(nn.Module):
 METHODS: Registry[Callable[[int], nn.Module]] = Registry("alignment", {"coral": Coral, "mmd": Mmd}, files=True)
 
 
-def aligned(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> AlignmentTerm:
+def make_alignment_term(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> AlignmentTerm:
     """Return the alignment term of a configuration; initial weights of its method are drawn with the run's seed.
 
     Raises:
@@ -118,17 +118,17 @@ def aligned(policy: Policy, prepared: TrainingSetup, config: AlignConfig) -> Ali
             )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(prepared.config.seed)
-        method = _method(config.method, _feature_size(policy))
+        method = _make_method(config.method, _feature_size(policy))
     made = AlignmentTerm(method, real, weight=config.weight, warmup=round(config.warmup * prepared.config.steps))
     return made.to(next(policy.parameters()).device)
 
 
-def _method(name: str, size: int) -> nn.Module:
+def _make_method(name: str, size: int) -> nn.Module:
     found = METHODS[name]
     try:
         made = found(size)
     except Exception as error:  # whatever the user's class raises
-        raise InputError(f"{name}({size}) cannot be created: {raised(error)}") from error
+        raise InputError(f"{name}({size}) cannot be created: {describe_error(error)}") from error
     if not isinstance(made, nn.Module):
         raise InputError(
             f"{name} is not a torch.nn.Module. Its inputs are features (n, d) and real (n,): docs/guides/training.md."
@@ -157,7 +157,7 @@ def _covariance(rows: Tensor) -> Tensor:
     return centred.T @ centred / (len(rows) - 1)
 
 
-def _squares(rows: Tensor) -> Tensor:
+def _squared_distances(rows: Tensor) -> Tensor:
     """Return squared distances ``(n, n)``; `torch.cdist` has no gradient at zero."""
     norms = rows.square().sum(dim=1)
     return (norms[:, None] + norms - 2 * rows @ rows.T).clamp(min=0)
@@ -192,20 +192,20 @@ class AlignmentDiagnosis:
                 "needs at least two of each"
             )
             return {"alignment": {"case": "unknown", "verdict": why}}
-        now = self._measured(policy, samples)
+        now = self._measure_features(policy, samples)
         scaled = [error.scaled for error in errors if error.real]
         now["real_error"] = float(np.mean(scaled)) if scaled else None
         if self._before is None:
             self._before = now
             return {}
-        return {"alignment": {"before": self._before, "after": now, **verdict(self._before, now)}}
+        return {"alignment": {"before": self._before, "after": now, **classify_alignment(self._before, now)}}
 
-    def _measured(self, policy: Policy, samples: SampleBatches) -> dict[str, Any]:
-        real, real_of = _features(policy, samples, self._data, self._real)
-        sim, sim_of = _features(policy, samples, self._data, self._sim)
+    def _measure_features(self, policy: Policy, samples: SampleBatches) -> dict[str, Any]:
+        real, real_of = _compute_features(policy, samples, self._data, self._real)
+        sim, sim_of = _compute_features(policy, samples, self._data, self._sim)
         given = {"real_clusters": real_of, "sim_clusters": sim_of, "seed": self._seed, "resamples": _RESAMPLES}
         found: dict[str, Any] = {
-            "coral": coral_share(real, sim),
+            "coral": relative_coral_distance(real, sim),
             "episodes": {"real": len(self._real), "sim": len(self._sim)},
         }
         try:
@@ -216,7 +216,7 @@ class AlignmentDiagnosis:
         return found
 
 
-def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
+def classify_alignment(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, str]:
     """Classify two measurements; return ``case`` and a sentence ``verdict``.
 
     ``collapsed``: the probe is at chance, and the held-out real error has grown. ``discernible``: the distance
@@ -244,14 +244,16 @@ def verdict(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, st
     return {"case": case, "verdict": f"{said} ({figures})"}
 
 
-def coral_share(real: Floats, sim: Floats) -> float:
+def relative_coral_distance(real: Floats, sim: Floats) -> float:
     """Return ‖C_real - C_sim‖ / (‖C_real‖ + ‖C_sim‖), 0 to 1: the CORAL distance without the scale of the features."""
     one, other = (np.atleast_2d(np.cov(rows, rowvar=False)) for rows in (real, sim))
     whole = np.linalg.norm(one) + np.linalg.norm(other)
     return float(np.linalg.norm(one - other) / whole) if whole > 0 else 0.0
 
 
-def _features(policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints) -> tuple[Floats, Ints]:
+def _compute_features(
+    policy: Policy, samples: SampleBatches, data: TrainingFrames, episodes: Ints
+) -> tuple[Floats, Ints]:
     """Return features ``(n, d)`` of frames spread over episodes, and the episode ``(n,)`` of each frame."""
     spread = [np.linspace(data.first[e], data.last[e], _PER_EPISODE).round().astype(np.int64) for e in episodes]
     frames = np.concatenate([np.unique(mine) for mine in spread])

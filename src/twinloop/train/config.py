@@ -21,7 +21,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.extension import mark_foreign, require_reference
 from twinloop.core.files import sha256_json
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 CHECKPOINT = "checkpoint.safetensors"  # in the policy's folder during a run
 RESULT = "result.json"  # in the policy's folder after the run
@@ -185,7 +185,7 @@ class TrainConfig(_Strict):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise InputError(describe(error, where=where, model=cls)) from error
+            raise InputError(describe_errors(error, where=where, model=cls)) from error
 
     @property
     def hash(self) -> str:
@@ -224,13 +224,15 @@ def read_config(path: Path | None, **flags: Any) -> TrainConfig:
         align = config.align.model_copy(update={"method": require_reference(config.align.method)})
         config = config.model_copy(update={"align": align})
     if path is not None and from_file and config.adapt is not None:
-        base = config.adapt.model_copy(update={"base": _beside(config.adapt.base, path.parent)})
+        base = config.adapt.model_copy(update={"base": _resolve_data_path(config.adapt.base, path.parent)})
         config = config.model_copy(update={"adapt": base})
     if path is None or flags.get("sources") is not None:
         return config
-    beside = [source.model_copy(update={"data": _beside(source.data, path.parent)}) for source in config.sources]
+    beside = [
+        source.model_copy(update={"data": _resolve_data_path(source.data, path.parent)}) for source in config.sources
+    ]
     return config.model_copy(update={"sources": tuple(beside)})
 
 
-def _beside(data: str, folder: Path) -> str:
+def _resolve_data_path(data: str, folder: Path) -> str:
     return str((folder / data).resolve()) if (folder / data).is_dir() else data

@@ -14,11 +14,11 @@ from twinloop.core.console import track
 from twinloop.core.contract import ACTION, STATE, Contract
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import numbers, read_table
+from twinloop.dataset.lerobot.parquet import column_to_floats, read_table
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.settings import Settings
 from twinloop.policies.statistics import LAST_COMMAND, ColumnStatistics, Statistics, relative_actions
-from twinloop.train.agreement import agree
+from twinloop.train.common_features import find_common_features
 from twinloop.train.sources import ListedEpisode, TrainingSource
 
 Floats = NDArray[np.float32]
@@ -58,7 +58,7 @@ class TrainingFrames:
         spans = [np.arange(self.first[e], self.last[e] + 1) for e in episodes]
         return np.concatenate(spans) if spans else np.empty(0, dtype=np.int64)
 
-    def named(self, frame: int) -> str:
+    def describe_frame(self, frame: int) -> str:
         """Describe a frame for messages: episode, frame within it, source and file."""
         episode = int(self.episode_of(np.array([frame]))[0])
         listed, source = self.episodes[episode], self.sources[int(self.source_of[episode])]
@@ -71,10 +71,10 @@ def data_file(listed: ListedEpisode) -> Path:
     reader = DatasetReader(listed.folder)
     row = reader.row(listed.index)
     where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    return layout.inside(reader.path, reader.info["data_path"], where)
+    return layout.resolve_inside(reader.path, reader.info["data_path"], where)
 
 
-def load(
+def load_frames(
     sources: Sequence[TrainingSource],
     *,
     inputs: Sequence[str] | None = None,
@@ -95,7 +95,7 @@ def load(
         DatasetError: a folder is damaged or has a non-finite number; the message names episode and frame.
     """
     readers = {folder: DatasetReader(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
-    agreed = agree(sources, readers, inputs=inputs, task=task)
+    agreed = find_common_features(sources, readers, inputs=inputs, task=task)
     files = {folder: _FolderFrames(reader, agreed.keys) for folder, reader in readers.items()}
     parts: dict[str, list[Floats]] = {key: [] for key in agreed.keys}
     source_of, episodes = list[int](), list[ListedEpisode]()
@@ -105,10 +105,10 @@ def load(
         if listed.success is None and succeeded is False and not keep_failures:
             continue
         for key, values in arrays.items():
-            parts[key].append(agreed.converted(key, values, listed.folder))
+            parts[key].append(agreed.convert_columns(key, values, listed.folder))
         source_of.append(number)
         episodes.append(listed)
-    _require_each(sources, source_of)
+    _require_episodes(sources, source_of)
     lengths = np.array([len(values) for values in parts[ACTION]], dtype=np.int64)
     last = np.cumsum(lengths) - 1
     return TrainingFrames(
@@ -123,7 +123,7 @@ def load(
     )
 
 
-def _require_each(sources: Sequence[TrainingSource], source_of: Sequence[int]) -> None:
+def _require_episodes(sources: Sequence[TrainingSource], source_of: Sequence[int]) -> None:
     for number, source in enumerate(sources):
         if number not in source_of:
             raise InputError(
@@ -138,16 +138,16 @@ class _FolderFrames:
     def __init__(self, reader: DatasetReader, keys: Sequence[str]) -> None:
         self._reader, self._keys = reader, tuple(keys)
         self._success = _SUCCESS in reader.info["features"]
-        self._places = _places(reader)
+        self._places = _find_locations(reader)
         self._open: tuple[Path, pa.Table, NDArray[np.int64]] | None = None
 
     def episode(self, listed: ListedEpisode) -> tuple[dict[str, NDArray[np.float64]], bool | None]:
         """Return the features of an episode ``(T, n)``, and the success stored in its last frame, or None."""
         chunk, file, length = self._places[listed.index]
-        path = layout.inside(
+        path = layout.resolve_inside(
             self._reader.path, self._reader.info["data_path"], {"chunk_index": chunk, "file_index": file}
         )
-        table, of = self._file(path)
+        table, of = self._read_file(path)
         start = int(np.searchsorted(of, listed.index, side="left"))
         stop = int(np.searchsorted(of, listed.index, side="right"))
         if stop - start != length or not length or (of[start:stop] != listed.index).any():
@@ -156,12 +156,12 @@ class _FolderFrames:
                 "Export the dataset again."
             )
         rows = table.slice(start, stop - start)
-        arrays = {key: self._finite(rows, key, listed) for key in self._keys}
+        arrays = {key: self._read_finite_column(rows, key, listed) for key in self._keys}
         if not self._success:
             return arrays, None
-        return arrays, bool(numbers(rows[_SUCCESS], where=f"{path}: {_SUCCESS}").reshape(-1)[-1] > 0)
+        return arrays, bool(column_to_floats(rows[_SUCCESS], where=f"{path}: {_SUCCESS}").reshape(-1)[-1] > 0)
 
-    def _file(self, path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
+    def _read_file(self, path: Path) -> tuple[pa.Table, NDArray[np.int64]]:
         if self._open is None or self._open[0] != path:
             columns = ["episode_index", *self._keys, *([_SUCCESS] if self._success else [])]
             table = read_table(path, columns)
@@ -171,9 +171,9 @@ class _FolderFrames:
             self._open = (path, table, of)
         return self._open[1:]
 
-    def _finite(self, rows: pa.Table, key: str, listed: ListedEpisode) -> NDArray[np.float64]:
+    def _read_finite_column(self, rows: pa.Table, key: str, listed: ListedEpisode) -> NDArray[np.float64]:
         where = f"{self._reader.path}: {key} of episode {listed.index}"
-        values = numbers(rows[key], where=where).reshape(len(rows), -1)
+        values = column_to_floats(rows[key], where=where).reshape(len(rows), -1)
         bad = np.argwhere(~np.isfinite(values))
         if len(bad):
             frame, column = bad[0]
@@ -186,7 +186,7 @@ class _FolderFrames:
         return values
 
 
-def _places(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
+def _find_locations(reader: DatasetReader) -> dict[int, tuple[int, int, int]]:
     """Return chunk, file and length of every episode; `DatasetReader.row` would read the drawn parameters too."""
     columns = ["episode_index", "data/chunk_index", "data/file_index", "length"]
     found: dict[int, tuple[int, int, int]] = {}
@@ -202,7 +202,7 @@ _TAILS = (0.01, 0.99)  # as `policies.statistics`
 _MOST_CHUNKS = 20_000  # frames whose relative chunks are measured: 200 frames beyond each 1 % quantile
 
 
-def measure(
+def measure_statistics(
     data: TrainingFrames, episodes: Ints, share: ArrayLike, settings: Settings, *, whose: str = POOLED
 ) -> Statistics:
     """Return the normalization statistics of the training data.
@@ -210,7 +210,7 @@ def measure(
     Args:
         data: all frames.
         episodes: the training episodes.
-        share: share of each source, see `mixture.shares`; all frames of a source have the same weight.
+        share: share of each source, see `mixture.compute_shares`; all frames of a source have the same weight.
         settings: policy settings, which define whether actions are relative and whether the last command is an input.
         whose: ``pooled``, or the name of the only source to use.
 
@@ -224,14 +224,14 @@ def measure(
     part = part if whose == POOLED else (np.array(names) == whose).astype(np.float64)
     said = ", ".join(f"{name} {one:.3g}" for name, one in zip(names, part, strict=True) if one > 0)
     frames = data.frames_of(episodes[part[data.source_of[episodes]] > 0])
-    weight = _weights(data, frames, part)
+    weight = _frame_weights(data, frames, part)
     columns = {
         key: weighted_statistics(values[frames], weight)
         for key, values in data.columns.items()
         if key != ACTION or settings.action_space == "absolute"
     }
     if settings.action_space == "delta_to_state":
-        columns[ACTION] = _relative(data, frames, part, settings.chunk_size)
+        columns[ACTION] = _relative_statistics(data, frames, part, settings.chunk_size)
         if settings.last_command:
             columns[LAST_COMMAND] = weighted_statistics(data.columns[ACTION][frames], weight)
     return Statistics(columns=columns, source=f"frames of {said}")
@@ -258,18 +258,20 @@ def _quantile(sorted_: NDArray[np.float64], below: NDArray[np.float64], tail: fl
     return np.take_along_axis(sorted_, place[None], axis=0)[0]
 
 
-def _weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64]) -> NDArray[np.float64]:
+def _frame_weights(data: TrainingFrames, frames: Ints, share: NDArray[np.float64]) -> NDArray[np.float64]:
     source = data.source_of[data.episode_of(frames)]
     counts = np.bincount(source, minlength=len(share))
     return (share / np.maximum(counts, 1))[source]
 
 
-def _relative(data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int) -> ColumnStatistics:
+def _relative_statistics(
+    data: TrainingFrames, frames: Ints, share: NDArray[np.float64], chunk: int
+) -> ColumnStatistics:
     """Return statistics of chunk commands relative to the current state, without steps beyond the episode's end."""
     frames = frames[:: max(1, len(frames) // _MOST_CHUNKS)]
     ahead = frames[:, None] + np.arange(chunk)
     inside = ahead <= data.last[data.episode_of(frames)][:, None]
     actions = data.columns[ACTION][np.where(inside, ahead, frames[:, None])]
     relative = relative_actions(actions, data.columns[STATE][frames])
-    weight = np.broadcast_to(_weights(data, frames, share)[:, None], inside.shape)
+    weight = np.broadcast_to(_frame_weights(data, frames, share)[:, None], inside.shape)
     return weighted_statistics(relative[inside], weight[inside])

@@ -114,30 +114,30 @@ class Holdout:
     def __init__(self, data: TrainingFrames, episodes: Ints, scale: NDArray[np.float64]) -> None:
         self._data, self._scale = data, np.where(scale > 0, scale, 1.0)
         self._frames = {
-            number: _thinned(data.frames_of(episodes[data.source_of[episodes] == number]))
+            number: _thin_frames(data.frames_of(episodes[data.source_of[episodes] == number]))
             for number in range(len(data.sources))
             if (data.source_of[episodes] == number).any()
         }
 
     @property
-    def judges(self) -> tuple[str, ...]:
+    def deciding_sources(self) -> tuple[str, ...]:
         """Sources whose error decides early stopping and the kept weights: the real ones, or all if none is real."""
         sources = [self._data.sources[number] for number in self._frames]
         real = [source.name for source in sources if source.real]
         return tuple(real or [source.name for source in sources])
 
-    def errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
+    def compute_errors(self, policy: Policy, samples: SampleBatches) -> list[SourceError]:
         """Return the error on each source that has held-out episodes."""
-        return [self._of_source(policy, samples, number, frames) for number, frames in self._frames.items()]
+        return [self._compute_source_error(policy, samples, number, frames) for number, frames in self._frames.items()]
 
-    def figure(self, errors: Sequence[SourceError]) -> float:
+    def selection_metric(self, errors: Sequence[SourceError]) -> float:
         """Return the metric to minimize: the mean of the scaled errors of the sources in `judges`."""
-        return float(np.mean([error.scaled for error in errors if error.source in self.judges]))
+        return float(np.mean([error.scaled for error in errors if error.source in self.deciding_sources]))
 
-    def _of_source(self, policy: Policy, samples: SampleBatches, number: int, frames: Ints) -> SourceError:
+    def _compute_source_error(self, policy: Policy, samples: SampleBatches, number: int, frames: Ints) -> SourceError:
         sums, counts = [], []
         for start in range(0, len(frames), _AT_ONCE):
-            total, steps = _differences(policy, samples, frames[start : start + _AT_ONCE])
+            total, steps = _absolute_differences(policy, samples, frames[start : start + _AT_ONCE])
             sums.append(total)
             counts.append(steps)
         total, steps, episode = np.concatenate(sums), np.concatenate(counts), self._data.episode_of(frames)
@@ -158,7 +158,9 @@ class Holdout:
         )
 
 
-def _differences(policy: Policy, samples: SampleBatches, frames: Ints) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+def _absolute_differences(
+    policy: Policy, samples: SampleBatches, frames: Ints
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Return each frame's summed absolute differences ``(n, k)`` over the executed steps, and the number of steps."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -175,5 +177,5 @@ def _differences(policy: Policy, samples: SampleBatches, frames: Ints) -> tuple[
     return difference.sum(dim=1).double().cpu().numpy(), kept.sum(dim=1).cpu().numpy()
 
 
-def _thinned(frames: Ints) -> Ints:
+def _thin_frames(frames: Ints) -> Ints:
     return frames[:: -(-len(frames) // _MOST_FRAMES)]

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from twinloop import __version__
-from twinloop.core.console import counted
+from twinloop.core.console import show_progress
 from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.documents import read_json
 from twinloop.core.errors import CheckFailedError, InputError
@@ -28,7 +28,7 @@ from twinloop.core.files import sha256_json, write_json
 from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.policies.folder import PolicyCard
-from twinloop.train.agreement import agree
+from twinloop.train.common_features import find_common_features
 from twinloop.train.config import TrainConfig
 from twinloop.train.lerobot_mixture import MaterializedDataset, materialize
 from twinloop.train.lerobot_policy import SIDE, require_lerobot, save_lerobot
@@ -47,11 +47,11 @@ _LINE = re.compile(r"step:\S+ .*?loss:([-+.\deE]+|nan|inf)")
 _NOT_THERE = ("curriculum", "domain_token", "adapt", "align", "pixels", "ema", "lr", "patience")
 
 
-def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
+def training_arguments(config: TrainConfig, kind: str, output: Path) -> list[str]:
     """Return the arguments of ``lerobot-train`` for a new run of the policy in ``output``."""
     settings = {"device": config.device, "push_to_hub": False, **config.settings}
     path = settings.pop("path", None)
-    steps, work = config.steps or STEPS, work_folder(output)
+    steps, work = config.steps or STEPS, lerobot_run_folder(output)
     words = {
         "dataset.repo_id": f"local/{output.name or 'mixture'}",
         "dataset.root": str((work / DATASET).resolve()),
@@ -64,13 +64,13 @@ def train_words(config: TrainConfig, kind: str, output: Path) -> list[str]:
         "seed": config.seed,
         **({"num_workers": config.threads} if config.threads else {}),
         "save_freq": max(1, steps // _CHECKPOINTS),
-        "log_freq": every(config),
+        "log_freq": log_interval(config),
         "wandb.enable": False,
     }
     return [f"--{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in words.items()]
 
 
-def resume_words(work: Path, config: TrainConfig) -> list[str]:
+def resume_arguments(work: Path, config: TrainConfig) -> list[str]:
     """Return the arguments of ``lerobot-train`` to resume from the last checkpoint; its file holds the other settings.
 
     Raises:
@@ -82,13 +82,13 @@ def resume_words(work: Path, config: TrainConfig) -> list[str]:
     return [f"--config_path={file.resolve()}", "--resume=true", f"--steps={config.steps or STEPS}"]
 
 
-def parsed(line: str) -> float | None:
+def parse_loss(line: str) -> float | None:
     """Return the loss in a log line of ``lerobot-train``, or None if the line has no loss."""
     found = _LINE.search(line)
     return None if found is None else float(found[1])
 
 
-def checked_kind(config: TrainConfig) -> str:
+def require_supported_kind(config: TrainConfig) -> str:
     """Return LeRobot's name of the policy type; raise InputError for settings that ``lerobot-train`` lacks."""
     kind = config.policy.removeprefix(PREFIX)
     if not re.fullmatch(r"[a-z0-9_]+", kind):
@@ -101,12 +101,12 @@ def checked_kind(config: TrainConfig) -> str:
     return kind
 
 
-def every(config: TrainConfig) -> int:
+def log_interval(config: TrainConfig) -> int:
     """Return the number of steps between two log lines."""
     return max(1, (config.steps or STEPS) // _POINTS)
 
 
-def work_folder(output: Path) -> Path:
+def lerobot_run_folder(output: Path) -> Path:
     """Return the folder of the mixture and of LeRobot's run for a policy folder."""
     return output.with_name(f"{output.name}.lerobot")
 
@@ -153,9 +153,9 @@ def train_lerobot(
     """
     output = Path(output).absolute()
     interpreter, version = require_lerobot(python)
-    kind, work = checked_kind(config), work_folder(output)
+    kind, work = require_supported_kind(config), lerobot_run_folder(output)
     sources = open_sources(config.sources, workspace=workspace, keep_failures=config.keep_failures)
-    contract = _contract(sources, config)
+    contract = _find_contract(sources, config)
     if resume:
         mixture = MaterializedDataset.read(work)
     else:
@@ -171,10 +171,10 @@ def train_lerobot(
             ],
         )
         mixture.write(work)
-    words = resume_words(work, config) if resume else train_words(config, kind, output)
+    words = resume_arguments(work, config) if resume else training_arguments(config, kind, output)
     began = time.perf_counter()
-    losses = _trained(interpreter, words, config, work, resume=resume)
-    checkpoint = _checkpoint(work)
+    losses = _run_or_clean_up(interpreter, words, config, work, resume=resume)
+    checkpoint = _find_last_checkpoint(work)
     figures = {
         "schema": 1,
         "verb": "train",
@@ -200,33 +200,33 @@ def train_lerobot(
         figures["notes"].append(f"the data have {len(texts)} task texts, so the policy gets no task text at inference")
     said = texts[0] if len(texts) == 1 else ""
     figures["hash"] = save_lerobot(
-        checkpoint, output, contract, instruction=said, card=_card(output.name, figures, version)
+        checkpoint, output, contract, instruction=said, card=_make_card(output.name, figures, version)
     )
     write_json(output / "result.json", figures)
     folders = {episode.episode_id: episode.folder for source in sources for episode in source.episodes}
     return LeRobotTrainingResult(folder=output, checkpoint=checkpoint, figures=figures, folders=folders)
 
 
-def _contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
+def _find_contract(sources: Sequence[TrainingSource], config: TrainConfig) -> Contract:
     """Return the policy's contract, from the features common to all sources, as for our own policy kinds."""
     folders = dict.fromkeys(episode.folder for source in sources for episode in source.episodes)
     readers = {folder: DatasetReader(folder) for folder in folders}
-    return agree(sources, readers, inputs=config.inputs, task=config.task).contract
+    return find_common_features(sources, readers, inputs=config.inputs, task=config.task).contract
 
 
-def _trained(
+def _run_or_clean_up(
     interpreter: str, words: Sequence[str], config: TrainConfig, work: Path, *, resume: bool
 ) -> list[tuple[int, float]]:
     """Run the program; delete the work folder if it fails before the first checkpoint, so that it can be repeated."""
     try:
-        return _run(interpreter, words, config.steps or STEPS, _pace(work, config, resume=resume))
+        return _run(interpreter, words, config.steps or STEPS, _find_log_schedule(work, config, resume=resume))
     except CheckFailedError:
-        if not _checkpoints(work):
+        if not _list_checkpoints(work):
             shutil.rmtree(work)
         raise
 
 
-def _card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
+def _make_card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
     columns = ("name", "episodes", "written", "frames", "real", "share_realized")
     provenance = {key: figures[key] for key in ("config_hash", "data_hash", "seed", "steps", "seconds", "command")}
     return PolicyCard(
@@ -237,11 +237,11 @@ def _card(name: str, figures: Mapping[str, Any], version: str) -> PolicyCard:
     )
 
 
-def _pace(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
+def _find_log_schedule(work: Path, config: TrainConfig, *, resume: bool) -> tuple[int, int]:
     """Return the first step of a run and the number of steps between two log lines."""
     last = work / RUN / "checkpoints" / "last"
     if not resume:
-        return 0, every(config)
+        return 0, log_interval(config)
     begun = read_json(last / "training_state" / "training_step.json")["step"]
     return int(begun), int(read_json(last / "pretrained_model" / "train_config.json").get("log_freq", 200))
 
@@ -254,13 +254,13 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
     command = [interpreter, *SIDE, "train", *words]
     with (
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace") as run,  # noqa: S603 - see above
-        counted(label="lerobot-train", total=steps) as advance,
+        show_progress(label="lerobot-train", total=steps) as advance,
     ):
         advance(begun)
         try:
             for line in run.stdout or ():
                 last.append(line.rstrip())
-                loss = parsed(line)
+                loss = parse_loss(line)
                 if loss is not None:
                     advance(every)
                     losses.append((begun + every * (1 + len(losses)), loss))
@@ -273,19 +273,19 @@ def _run(interpreter: str, words: Sequence[str], steps: int, pace: tuple[int, in
     return losses
 
 
-def _checkpoint(work: Path) -> Path:
+def _find_last_checkpoint(work: Path) -> Path:
     """Return the policy folder of the last checkpoint.
 
     Raises:
         CheckFailedError: the program saved no checkpoint.
     """
-    found = _checkpoints(work)
+    found = _list_checkpoints(work)
     if not found:
         raise CheckFailedError(f"lerobot-train ended without a checkpoint in {work / RUN / 'checkpoints'}.")
     return found[-1]
 
 
-def _checkpoints(work: Path) -> list[Path]:
+def _list_checkpoints(work: Path) -> list[Path]:
     found = (work / RUN / "checkpoints").glob("[0-9]*/pretrained_model")
     return sorted(found, key=lambda one: int(one.parent.name))
 

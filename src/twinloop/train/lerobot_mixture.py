@@ -15,10 +15,10 @@ from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
 from twinloop.core.seeds import generator
 from twinloop.dataset.edit.documents import EditOperation
-from twinloop.dataset.edit.rows import SourceEpisode, transform
+from twinloop.dataset.edit.rows import SourceEpisode, make_transform_entry
 from twinloop.dataset.edit.source import EditSource as Opened
 from twinloop.dataset.edit.writing import EditSettings, write_items
-from twinloop.train.mixture import shares
+from twinloop.train.mixture import compute_shares
 from twinloop.train.sources import TrainingSource
 
 _FILE = "mixture.json"
@@ -79,18 +79,18 @@ def materialize(
     opened = {folder: Opened(folder) for folder in dict.fromkeys(e.folder for s in sources for e in s.episodes)}
     if observed is not None:
         for one in opened.values():
-            one.keep([key for key in one.features if not key.startswith(_OBSERVATION) or key in observed])
+            one.keep_features([key for key in one.features if not key.startswith(_OBSERVATION) or key in observed])
     items = [[SourceEpisode(source=opened[e.folder], index=e.index) for e in source.episodes] for source in sources]
     lengths = [np.array([item.length for item in mine], dtype=np.int64) for mine in items]
     frames = np.array([mine.sum() for mine in lengths], dtype=np.float64)
-    share = shares(sources, sim_fraction, frames)
+    share = compute_shares(sources, sim_fraction, frames)
     whole = (frames / np.where(share > 0, share, np.inf)).max()
     often = [
-        repeats(mine, whole * part, generator(seed, "train/lerobot", number))
+        choose_copies(mine, whole * part, generator(seed, "train/lerobot", number))
         for number, (mine, part) in enumerate(zip(lengths, share, strict=True))
     ]
     written = [
-        replace(item, transforms=(transform("repeat", {"copy": copy}),)) if copy else item
+        replace(item, transforms=(make_transform_entry("repeat", {"copy": copy}),)) if copy else item
         for mine, times in zip(items, often, strict=True)
         for item, count in zip(mine, times.tolist(), strict=True)
         for copy in range(count)
@@ -101,10 +101,10 @@ def materialize(
     for source, times in zip(sources, often, strict=True):
         for episode, count in zip(source.episodes, times.tolist(), strict=True):
             counts[episode.episode_id] = counts.get(episode.episode_id, 0) + count
-    return MaterializedDataset(rows=_rows(sources, lengths, often, share), episodes=counts, notes=made.notes)
+    return MaterializedDataset(rows=_summary_rows(sources, lengths, often, share), episodes=counts, notes=made.notes)
 
 
-def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
+def choose_copies(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generator) -> NDArray[np.int64]:
     """Return the number of copies of each episode for about ``wanted`` frames in total; 0 if ``wanted`` is 0."""
     rounds = int(wanted // lengths.sum() + 1e-9)
     times = np.full(len(lengths), rounds, dtype=np.int64)
@@ -116,7 +116,7 @@ def repeats(lengths: NDArray[np.int64], wanted: float, chance: np.random.Generat
     return times
 
 
-def _rows(
+def _summary_rows(
     sources: Sequence[TrainingSource],
     lengths: Sequence[NDArray[np.int64]],
     often: Sequence[NDArray[np.int64]],

@@ -36,7 +36,7 @@ from twinloop.policies.folder import CONFIG, README, RESTORE, SCHEMA, PolicyCard
 from twinloop.policies.settings import CommonSettings
 from twinloop.policies.statistics import vector_sizes
 from twinloop.train.lerobot_side import ACTION, FEATURES, SEEDS, receive, send
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 
 VARIABLE = "TWINLOOP_LEROBOT_PYTHON"
 # -P: do not import from the script's folder, which contains `lerobot.py`.
@@ -100,37 +100,37 @@ class LeRobotProcess:
             stdout=subprocess.PIPE,
             stderr=self._said,
         )
-        self.close = weakref.finalize(self, _end, self._process, self._said)
+        self.close = weakref.finalize(self, _end_process, self._process, self._said)
         try:
-            self._answer()
+            self._receive_answer()
         except BaseException:
             self.close()
             raise
 
     def predict(self, arrays: Mapping[str, NDArray[Any]], task: str) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return chunks ``(n, chunk, k)`` and features ``(n, d)``; see `lerobot_side.ServedCheckpoint.chunk`.
+        """Return chunks ``(n, chunk, k)`` and features ``(n, d)``; see `lerobot_side.ServedCheckpoint.predict_chunks`.
 
         Raises:
             LeRobotEndedError: the process ended, or the policy raised an error.
         """
         with self._lock:
             try:
-                send(self._stream(self._process.stdin), "act", arrays, task)
+                send(self._require_stream(self._process.stdin), "act", arrays, task)
             except (OSError, ValueError) as error:
-                raise self._ended() from error
-            made = self._answer()
+                raise self._make_ended_error() from error
+            made = self._receive_answer()
         return made[ACTION], made[FEATURES]
 
-    def _answer(self) -> dict[str, NDArray[Any]]:
+    def _receive_answer(self) -> dict[str, NDArray[Any]]:
         try:
-            kind, arrays, message = receive(self._stream(self._process.stdout))
+            kind, arrays, message = receive(self._require_stream(self._process.stdout))
         except (EOFError, OSError, ValueError, KeyError) as error:
-            raise self._ended() from error
+            raise self._make_ended_error() from error
         if kind == "error":
             raise LeRobotEndedError(f"LeRobot cannot run {self._folder}: {message}")
         return arrays
 
-    def _ended(self) -> LeRobotEndedError:
+    def _make_ended_error(self) -> LeRobotEndedError:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(timeout=_ENDING_S)
         self._said.seek(0)
@@ -141,13 +141,13 @@ class LeRobotProcess:
         )
 
     @staticmethod
-    def _stream(stream: IO[bytes] | None) -> Any:
+    def _require_stream(stream: IO[bytes] | None) -> Any:
         if stream is None or stream.closed:
             raise ValueError("the pipe is closed")
         return stream
 
 
-def _end(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
+def _end_process(process: subprocess.Popen[bytes], said: IO[bytes]) -> None:
     for stream in (process.stdin, process.stdout):
         if stream is not None:
             with contextlib.suppress(OSError):
@@ -198,7 +198,7 @@ class LeRobotPolicy:
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.folder, self.hash = folder, str(config["hash"])
-        self.contract, self.settings = _described(config, where=folder / CONFIG)
+        self.contract, self.settings = _parse_config(config, where=folder / CONFIG)
         found = content_hash(folder / CHECKPOINT, self.contract, self.settings)
         if found != self.hash:
             raise InputError(
@@ -238,17 +238,17 @@ class LeRobotPolicy:
         """
         if domain is not None:
             raise InputError(f"LeRobot's policies have no domains, but domain {domain!r} was given. Leave it out.")
-        self._check(observation)
+        self._check_observation(observation)
         count = len(observation[self.observation_keys[0]])
         tile = count if self.noise_size else _TILE_PICTURES if self.contract.cameras else _TILE
         chunks, features = [], []
         for start in range(0, count, tile):
             rows = np.arange(start, start + tile).clip(max=count - 1)
-            part = {key: _travelling(observation[key][rows]) for key in self.observation_keys}
+            part = {key: _convert_for_transfer(observation[key][rows]) for key in self.observation_keys}
             if self.noise_size:
-                part[SEEDS] = _seeds(np.zeros((count, 1)) if noise is None else noise)[rows]
+                part[SEEDS] = _noise_seeds(np.zeros((count, 1)) if noise is None else noise)[rows]
             chunk, latent = self._child.predict(part, self.settings.instruction)
-            chunks.append(self._checked(chunk))
+            chunks.append(self._check_chunk(chunk))
             features.append(latent)
         return np.concatenate(chunks)[:count], np.concatenate(features)[:count]
 
@@ -262,7 +262,7 @@ class LeRobotPolicy:
         """End LeRobot's interpreter. This also happens when the object is deleted."""
         self._child.close()
 
-    def _check(self, observation: Mapping[str, NDArray]) -> None:
+    def _check_observation(self, observation: Mapping[str, NDArray]) -> None:
         for key in self.observation_keys:
             if key not in observation:
                 raise InputError(f"The observation lacks {key}. It has: {', '.join(observation) or 'nothing'}.")
@@ -274,7 +274,7 @@ class LeRobotPolicy:
             if picture and observation[key].dtype != np.uint8:
                 raise InputError(f"{key} is {observation[key].dtype}; the policy needs images in uint8, 0 to 255.")
 
-    def _checked(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _check_chunk(self, chunk: NDArray[np.float64]) -> NDArray[np.float64]:
         size, wanted = self.settings.chunk_size, len(self.contract.action.names)
         if chunk.ndim != 3 or chunk.shape[1] < size or chunk.shape[2] != wanted:
             raise LeRobotEndedError(
@@ -302,7 +302,7 @@ def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruct
     Raises:
         InputError: the checkpoint has no LeRobot ``config.json``.
     """
-    settings = _settings_of(checkpoint, instruction)
+    settings = _read_settings(checkpoint, instruction)
     place = folder / CHECKPOINT
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(checkpoint, place)
@@ -311,7 +311,7 @@ def save_lerobot(checkpoint: Path, folder: Path, contract: Contract, *, instruct
         "schema": SCHEMA,
         **identity,
         "hash": content_hash(place, contract, settings),
-        "parameters": _parameters(place),
+        "parameters": _count_weights(place),
         "statistics": {"source": f"its own processors, in {CHECKPOINT}"},
         "versions": {"twinloop": __version__, "lerobot": str(card.provenance.get("lerobot", ""))},
         "card": card.to_json(),
@@ -348,7 +348,7 @@ def require_registered_steps(checkpoint: Path) -> None:
             raise InputError(f"{path} may run code when it is opened. LeRobot saves weights as safetensors. {RESTORE}")
         if path.suffix != ".json":
             continue
-        for where, owner in _objects(read_json(path)):
+        for where, owner in _iterate_objects(read_json(path)):
             if "class" in owner and "registry_name" not in owner:
                 raise InputError(
                     f"{path}: {where} names the class {owner['class']!r} instead of a step that LeRobot registers. "
@@ -357,16 +357,16 @@ def require_registered_steps(checkpoint: Path) -> None:
                 )
 
 
-def _objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
+def _iterate_objects(value: Any, where: str = "") -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Iterate over every object of a JSON value, with its path."""
     if isinstance(value, dict):
         yield where or "(top)", value
     rows = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, item in rows:
-        yield from _objects(item, f"{where}.{key}" if where else str(key))
+        yield from _iterate_objects(item, f"{where}.{key}" if where else str(key))
 
 
-def _settings_of(checkpoint: Path, instruction: str) -> LeRobotSettings:
+def _read_settings(checkpoint: Path, instruction: str) -> LeRobotSettings:
     if not (checkpoint / CONFIG).is_file():
         raise InputError(f"{checkpoint} is not a LeRobot checkpoint: it has no {CONFIG}. Train again.")
     said = read_json(checkpoint / CONFIG)
@@ -388,21 +388,21 @@ def _settings_of(checkpoint: Path, instruction: str) -> LeRobotSettings:
     try:
         return LeRobotSettings.model_validate(made)
     except ValidationError as error:
-        raise InputError(describe(error, where=str(checkpoint / CONFIG), model=LeRobotSettings)) from error
+        raise InputError(describe_errors(error, where=str(checkpoint / CONFIG), model=LeRobotSettings)) from error
 
 
-def _described(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, LeRobotSettings]:
+def _parse_config(config: Mapping[str, Any], *, where: Path) -> tuple[Contract, LeRobotSettings]:
     try:
         return Contract.from_json(config["contract"]), LeRobotSettings.model_validate(config["settings"])
     except ValidationError as error:
-        raise InputError(describe(error, where=str(where), model=LeRobotSettings)) from error
+        raise InputError(describe_errors(error, where=str(where), model=LeRobotSettings)) from error
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{where} is damaged: its contract cannot be read ({type(error).__name__}: {error}). {RESTORE}"
         ) from error
 
 
-def _parameters(checkpoint: Path) -> int:
+def _count_weights(checkpoint: Path) -> int:
     """Count the numbers in a checkpoint's weights, from the file's header (8 bytes of length, then JSON)."""
     path = checkpoint / "model.safetensors"
     with open_regular(path) as file:
@@ -413,12 +413,12 @@ def _parameters(checkpoint: Path) -> int:
     return sum(math.prod(row["shape"]) for name, row in head.items() if name != "__metadata__")
 
 
-def _travelling(values: NDArray[Any]) -> NDArray[Any]:
+def _convert_for_transfer(values: NDArray[Any]) -> NDArray[Any]:
     array = np.asarray(values)
     return array if array.dtype in (np.uint8, np.float32) else array.astype(np.float32)
 
 
-def _seeds(noise: NDArray[np.float64]) -> NDArray[np.uint8]:
+def _noise_seeds(noise: NDArray[np.float64]) -> NDArray[np.uint8]:
     """Return eight bytes ``(n, 8)`` per row of noise, computed from that row alone."""
     rows = np.ascontiguousarray(noise, dtype=np.float64)
     return np.stack([np.frombuffer(hashlib.sha256(row.tobytes()).digest()[:8], np.uint8) for row in rows])

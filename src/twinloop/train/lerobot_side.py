@@ -47,17 +47,17 @@ def receive(stream: BinaryIO) -> tuple[str, dict[str, NDArray[Any]], str]:
     Raises:
         EOFError: the other process closed the stream.
     """
-    (length,) = _LENGTH.unpack(_exactly(stream, _LENGTH.size))
-    header = json.loads(_exactly(stream, length))
+    (length,) = _LENGTH.unpack(_read_exactly(stream, _LENGTH.size))
+    header = json.loads(_read_exactly(stream, length))
     arrays = {}
     for row in header["arrays"]:
         kind = np.dtype(row["dtype"]).newbyteorder("<")
-        data = _exactly(stream, math.prod(row["shape"]) * kind.itemsize)
+        data = _read_exactly(stream, math.prod(row["shape"]) * kind.itemsize)
         arrays[row["name"]] = np.frombuffer(data, kind).reshape(row["shape"])
     return header["kind"], arrays, header.get("message", "")
 
 
-def _exactly(stream: BinaryIO, count: int) -> bytes:
+def _read_exactly(stream: BinaryIO, count: int) -> bytes:
     data = stream.read(count)
     if len(data) < count:
         raise EOFError(f"{count - len(data)} bytes of a message are missing: the other process closed the stream.")
@@ -93,9 +93,9 @@ class ServedCheckpoint:
         self._robot, self._latent = "", None
         head = getattr(getattr(self.policy, "model", None), "action_head", None)
         if config.type == "act" and head is not None:
-            head.register_forward_pre_hook(self._look)
+            head.register_forward_pre_hook(self._store_latent)
 
-    def chunk(self, arrays: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    def predict_chunks(self, arrays: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
         """Return commands ``(n, chunk, k)`` and features ``(n, d)`` for histories ``(n, steps, …)``.
 
         With ``seeds`` ``(n, 8)``, each row is predicted separately with its own seed.
@@ -106,27 +106,31 @@ class ServedCheckpoint:
         seeds = arrays.get(SEEDS)
         with torch.inference_mode():
             if seeds is None:
-                made = [self._predict(seen, task)]
+                made = [self._predict_with_features(seen, task)]
             else:
                 made = []
                 for row, seed in enumerate(seeds):
                     torch.manual_seed(int.from_bytes(seed.tobytes(), "little") >> 1)
-                    made.append(self._predict({key: values[row : row + 1] for key, values in seen.items()}, task))
+                    made.append(
+                        self._predict_with_features({key: values[row : row + 1] for key, values in seen.items()}, task)
+                    )
         chunks, features = zip(*made, strict=True)
         return np.concatenate(chunks), np.concatenate(features)
 
-    def _predict(self, seen: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _predict_with_features(self, seen: Arrays, task: str) -> tuple[NDArray[Any], NDArray[Any]]:
         import torch  # pyright: ignore[reportMissingImports]
 
         steps = len(next(iter(seen.values()))[0])
-        batches = [self.before(_batch({key: v[:, step] for key, v in seen.items()}, task)) for step in range(steps)]
+        batches = [
+            self.before(_make_batch({key: v[:, step] for key, v in seen.items()}, task)) for step in range(steps)
+        ]
         self._latent = None
-        chunk = self._chunk(batches)
+        chunk = self._predict_history(batches)
         made = torch.stack([self.after(chunk[:, step]) for step in range(chunk.shape[1])], dim=1)
         command = made.to("cpu", torch.float64).numpy()
         return command, np.empty((len(command), 0)) if self._latent is None else self._latent
 
-    def _chunk(self, batches: Sequence[dict[str, Any]]) -> Any:
+    def _predict_history(self, batches: Sequence[dict[str, Any]]) -> Any:
         """Predict a chunk from a history. For policies with observation queues, fill the queues as LeRobot does."""
         import torch  # pyright: ignore[reportMissingImports]
         from lerobot.policies.utils import populate_queues  # pyright: ignore[reportMissingImports]
@@ -143,14 +147,14 @@ class ServedCheckpoint:
             self.policy._queues = populate_queues(self.policy._queues, stacked, [ACTION])
         return self.policy.predict_action_chunk({key: v for key, v in stacked.items() if key != ACTION})
 
-    def _look(self, _: Any, inputs: tuple[Any, ...]) -> None:
+    def _store_latent(self, _: Any, inputs: tuple[Any, ...]) -> None:
         """Store the latent before ACT's head, averaged over the chunk."""
         import torch  # pyright: ignore[reportMissingImports]
 
         self._latent = inputs[0].mean(dim=1).to("cpu", torch.float64).numpy()
 
 
-def _batch(seen: Arrays, task: str) -> dict[str, Any]:
+def _make_batch(seen: Arrays, task: str) -> dict[str, Any]:
     """Convert observations to the form of LeRobot's own loop (``lerobot/policies/utils.py``)."""
     import torch  # pyright: ignore[reportMissingImports]
 
@@ -178,13 +182,13 @@ def serve(folder: str, device: str, reading: BinaryIO, writing: BinaryIO) -> Non
         except EOFError:
             return
         try:
-            command, features = served.chunk(arrays, task)
+            command, features = served.predict_chunks(arrays, task)
             send(writing, ACTION, {ACTION: command, FEATURES: features})
         except Exception as error:  # noqa: BLE001 - LeRobot's, told to the other side
             send(writing, "error", message=f"{type(error).__name__}: {error}")
 
 
-def let_torchvision_in() -> None:
+def declare_torchvision_operators() -> None:
     """Make a torchvision built for CUDA importable with a torch for the CPU, by declaring the missing operators.
 
     The library object must be kept alive as long as the operators are used.
@@ -206,7 +210,7 @@ _KEPT: list[Any] = []
 
 
 def _main(words: Sequence[str]) -> None:
-    let_torchvision_in()
+    declare_torchvision_operators()
     if words[0] == "train":
         from lerobot.scripts.lerobot_train import main  # pyright: ignore[reportMissingImports]
 

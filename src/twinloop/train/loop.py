@@ -19,7 +19,7 @@ import safetensors.torch  # pyright: ignore[reportMissingImports]
 import torch  # pyright: ignore[reportMissingImports]
 from torch import Tensor  # pyright: ignore[reportMissingImports]
 
-from twinloop.core.console import counted
+from twinloop.core.console import show_progress
 from twinloop.core.documents import parse_json, require_regular
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps, write_bytes
@@ -43,7 +43,7 @@ class TrainingCheckpoint:
     tensors: Mapping[str, Tensor]
     facts: Mapping[str, Any]
 
-    def group(self, name: str) -> dict[str, Tensor]:
+    def tensor_group(self, name: str) -> dict[str, Tensor]:
         """Return the tensors whose names begin with ``NAME/``, without this prefix."""
         prefix = f"{name}/"
         return {key.removeprefix(prefix): value for key, value in self.tensors.items() if key.startswith(prefix)}
@@ -164,7 +164,7 @@ class TrainingLoop:
         self._optimizer = torch.optim.AdamW(groups, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         self._rates = [group["lr"] / config.lr for group in self._optimizer.param_groups]
         self._moving = [p for group in self._optimizer.param_groups for p in group["params"]]
-        self._mean = {} if config.ema is None else _copied(policy)
+        self._mean = {} if config.ema is None else _copy_weights(policy)
         self._best: dict[str, Tensor] = {}
         self._every = max(1, config.steps // config.evaluations)
 
@@ -179,7 +179,7 @@ class TrainingLoop:
         saved = began
         if not self.progress.step:
             self.save()
-        with torch.random.fork_rng(), counted(label="training", total=self.config.steps) as advance:
+        with torch.random.fork_rng(), show_progress(label="training", total=self.config.steps) as advance:
             advance(self.progress.step)
             while self.progress.step < self.config.steps and not self.progress.stopped:
                 self._step()
@@ -191,7 +191,7 @@ class TrainingLoop:
                 if evaluate or time.perf_counter() - saved > _EVERY_S:
                     self.save()
                     saved = time.perf_counter()
-        self._settle()
+        self._load_kept_weights()
 
     def save(self) -> None:
         """Write the checkpoint."""
@@ -218,12 +218,12 @@ class TrainingLoop:
                     f"{self._folder / CHECKPOINT} belongs to a run with another {name}. Resume with the same settings "
                     "and data, or train into another --output."
                 )
-        self.policy.load_state_dict(checkpoint.group("policy"))
-        self._mean, self._best = checkpoint.group("mean"), checkpoint.group("best")
+        self.policy.load_state_dict(checkpoint.tensor_group("policy"))
+        self._mean, self._best = checkpoint.tensor_group("mean"), checkpoint.tensor_group("best")
         for name, term in self._learning.items():
-            term.load_state_dict(checkpoint.group(f"terms/{name}"))
+            term.load_state_dict(checkpoint.tensor_group(f"terms/{name}"))
         slots: dict[int, dict[str, Tensor]] = {}
-        for name, value in checkpoint.group("optimizer").items():
+        for name, value in checkpoint.tensor_group("optimizer").items():
             place, _, what = name.partition("/")
             slots.setdefault(int(place), {})[what] = value
         self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": slots})
@@ -231,9 +231,9 @@ class TrainingLoop:
         self.progress = TrainingProgress(**{**said, "losses": [tuple(row) for row in said["losses"]]})
         self.mixture.restore(checkpoint.facts["mixture"])
 
-    def errors(self) -> list[SourceError]:
+    def compute_errors(self) -> list[SourceError]:
         """Return the held-out errors of the policy with its current weights."""
-        return [] if self.holdout is None else self.holdout.errors(self.policy, self.samples)
+        return [] if self.holdout is None else self.holdout.compute_errors(self.policy, self.samples)
 
     def _step(self) -> None:
         step, config = self.progress.step, self.config
@@ -241,22 +241,22 @@ class TrainingLoop:
         for group, factor in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         frames = self.mixture.next()
-        chance = _seeded(self.samples.device, _seed(config.seed, step))
+        chance = _seed_generator(self.samples.device, _step_seed(config.seed, step))
         self.policy.train()
         batch = self._batch(frames, step)
         loss, each, _ = self.policy.loss(batch, chance)
         for term in self._additions.terms.values():
             loss = loss + term(self.policy, batch)
         if not torch.isfinite(loss):
-            raise self._broken("loss", frames, each)
+            raise self._make_nonfinite_error("loss", frames, each)
         self._optimizer.zero_grad(set_to_none=True)
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(self._moving, config.clip)
         if not torch.isfinite(norm):
-            raise self._broken("gradient", frames, each)
+            raise self._make_nonfinite_error("gradient", frames, each)
         self._optimizer.step()
         if self._mean:
-            _follow(self._mean, self.policy, config.ema or 0.0)
+            _update_mean(self._mean, self.policy, config.ema or 0.0)
         self.progress.summed += float(loss.detach())
         self.progress.count += 1
         self.progress.step += 1
@@ -277,22 +277,22 @@ class TrainingLoop:
         progress.summed, progress.count = 0.0, 0
         now: dict[str, Any] = {"step": progress.step}
         if self.holdout is not None:
-            with self._shown():
-                errors = self.holdout.errors(self.policy, self.samples)
-            figure = self.holdout.figure(errors)
+            with self._use_mean_weights():
+                errors = self.holdout.compute_errors(self.policy, self.samples)
+            figure = self.holdout.selection_metric(errors)
             now |= {
                 "figure": figure,
                 "sources": {error.source: {"scaled": error.scaled, "by_unit": error.means()} for error in errors},
             }
-            self._compare(figure)
+            self._update_best(figure)
         progress.evaluations.append(now)
 
-    def _compare(self, figure: float) -> None:
+    def _update_best(self, figure: float) -> None:
         progress = self.progress
         if figure < progress.best:
             progress.best, progress.best_step, progress.waited = figure, progress.step, 0
-            with self._shown():
-                self._best = _copied(self.policy)
+            with self._use_mean_weights():
+                self._best = _copy_weights(self.policy)
             return
         progress.waited += 1
         if self.config.patience and progress.waited >= self.config.patience:
@@ -300,7 +300,7 @@ class TrainingLoop:
                 f"stopped early at step {progress.step}: {progress.waited} evaluations without a better held-out error"
             )
 
-    def _settle(self) -> None:
+    def _load_kept_weights(self) -> None:
         """Load the weights to keep into the policy."""
         if self._mean:
             self.policy.load_state_dict(self._mean)
@@ -309,24 +309,24 @@ class TrainingLoop:
         self.policy.eval()
 
     @contextmanager
-    def _shown(self) -> Iterator[None]:
+    def _use_mean_weights(self) -> Iterator[None]:
         """Load the running mean of the weights, if there is one, within the context."""
         if not self._mean:
             yield
             return
-        own = _copied(self.policy)
+        own = _copy_weights(self.policy)
         self.policy.load_state_dict(self._mean)
         try:
             yield
         finally:
             self.policy.load_state_dict(own)
 
-    def _broken(self, what: str, frames: Ints, each: Tensor) -> CheckFailedError:
+    def _make_nonfinite_error(self, what: str, frames: Ints, each: Tensor) -> CheckFailedError:
         """Return the error for a batch with a non-finite loss or gradient; it names the worst samples."""
         values = each.detach().cpu().numpy()
         bad = np.flatnonzero(~np.isfinite(values))
         worst = bad if len(bad) else np.argsort(-values)[:_NAMED]
-        named = "; ".join(self._data.named(int(frames[place])) for place in worst[:_NAMED])
+        named = "; ".join(self._data.describe_frame(int(frames[place])) for place in worst[:_NAMED])
         more = f" and {len(worst) - _NAMED} more" if len(worst) > _NAMED else ""
         who = "Not finite" if len(bad) else "The largest losses"
         step = self.progress.evaluations[-1]["step"] if self.progress.evaluations else 0
@@ -337,12 +337,12 @@ class TrainingLoop:
         )
 
 
-def _copied(policy: Policy) -> dict[str, Tensor]:
+def _copy_weights(policy: Policy) -> dict[str, Tensor]:
     return {name: value.detach().clone() for name, value in policy.state_dict().items()}
 
 
 @torch.no_grad()
-def _follow(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
+def _update_mean(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
     """Update the running mean of the weights by one step."""
     for name, value in policy.state_dict().items():
         if value.is_floating_point():
@@ -351,13 +351,13 @@ def _follow(mean: dict[str, Tensor], policy: Policy, decay: float) -> None:
             mean[name].copy_(value)
 
 
-def _seed(run_seed: int, step: int) -> int:
+def _step_seed(run_seed: int, step: int) -> int:
     """Return the seed of one step, so that no random state has to be saved between steps."""
     low, high = stream_key(run_seed, f"train/step/{step}")
     return low | (high << 31)
 
 
-def _seeded(device: str, seed: int) -> torch.Generator:
+def _seed_generator(device: str, seed: int) -> torch.Generator:
     """Seed the device's default generator, which dropout uses too, and return it."""
     own = torch.default_generator.manual_seed(seed)
     if device == "cpu":

@@ -22,7 +22,7 @@ from twinloop.train.sources import ListedEpisode, TrainingSource
 from twinloop.twin import load_twin
 
 
-def strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
+def randomization_strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
     """Return each episode's randomization strength ``(E,)``, from 0 (nominal) to 1, an RMS over the varied parameters.
 
     Each parameter counts by its distance from nominal, divided by the largest such distance among the episodes of the
@@ -37,7 +37,7 @@ def strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
     for (twin, names), places in groups.items():
         order = sorted(names)
         values = np.array([[episodes[place].params[name] for name in order] for place in places])
-        away = np.abs(values - _nominal(twin, order, values))
+        away = np.abs(values - _nominal_values(twin, order, values))
         most = away.max(axis=0)
         varied = most > 0
         if varied.any():
@@ -45,7 +45,7 @@ def strengths(episodes: Sequence[ListedEpisode]) -> NDArray[np.float64]:
     return made
 
 
-def _nominal(twin: str, names: Sequence[str], values: NDArray[np.float64]) -> NDArray[np.float64]:
+def _nominal_values(twin: str, names: Sequence[str], values: NDArray[np.float64]) -> NDArray[np.float64]:
     nominal = np.median(values, axis=0)
     try:
         params = load_twin(twin).params
@@ -58,7 +58,9 @@ _STAGES = 10  # number of increments of a curriculum
 _ROUND_OFF = 1e-9  # of a sample: shares such as 1/3 are not exact in float64
 
 
-def shares(sources: Sequence[TrainingSource], sim_fraction: float | None, frames: ArrayLike) -> NDArray[np.float64]:
+def compute_shares(
+    sources: Sequence[TrainingSource], sim_fraction: float | None, frames: ArrayLike
+) -> NDArray[np.float64]:
     """Return each source's share of every batch, ``(S,)``; the shares sum to 1.
 
     Shares follow the given weights, or the numbers of frames if no weights are given. ``sim_fraction`` is the total
@@ -114,15 +116,15 @@ class BatchShares:
         """Return the counts ``(S,)`` of the next batch."""
         counts = self._whole.copy()
         for _ in range(self._left):
-            counts[self._due()] += 1
+            counts[self._next_due_source()] += 1
         return counts
 
     def skip(self, batches: int) -> None:
         """Advance as if this many batches had been made."""
         for _ in range(batches * self._left):
-            self._due()
+            self._next_due_source()
 
-    def _due(self) -> int:
+    def _next_due_source(self) -> int:
         """Return the source that gets the next place."""
         owed = (self._had.sum() + 1) * self._weights - self._had
         slack = 1.0 / (2 * max(len(owed), 2) - 2)
@@ -138,11 +140,12 @@ class FrameMixture:
 
     Args:
         data: the frames.
-        share: share of each source, see `shares`.
+        share: share of each source, see `compute_shares`.
         batch: samples per batch.
         seed: run seed; batch t depends only on the seed, the data and t.
         episodes: episodes that may be drawn; by default all.
-        strength: randomization strength of each episode ``(E,)``, see `strengths`; used only by a curriculum.
+        strength: randomization strength of each episode ``(E,)``, see `randomization_strengths`; used only by a
+        curriculum.
         curriculum: see `config.CurriculumConfig`.
         steps: number of batches in the whole run, for the curriculum's schedule.
     """
@@ -173,7 +176,7 @@ class FrameMixture:
     def next(self) -> Ints:
         """Return the frames ``(batch,)`` of the next batch, source by source."""
         counts = self._shares.next()
-        stage = self._stage()
+        stage = self._curriculum_share()
         self._at += 1
         self.drawn += counts
         return np.concatenate([pool.take(int(n), stage) for pool, n in zip(self._pools, counts, strict=True)])
@@ -190,7 +193,7 @@ class FrameMixture:
         for pool, said in zip(self._pools, state["pools"], strict=True):
             pool.restore(said)
 
-    def _stage(self) -> float:
+    def _curriculum_share(self) -> float:
         """Return the share of each source's episodes in use now; those nearest to nominal are used first."""
         if self._curriculum is None:
             return 1.0

@@ -20,7 +20,7 @@ from twinloop.core.seeds import generator
 from twinloop.train.additions import SOURCE
 from twinloop.train.config import PixelsConfig
 from twinloop.train.data import Ints
-from twinloop.train.prepared import TrainingSetup
+from twinloop.train.preparation import TrainingSetup
 from twinloop.train.samples import open_caches
 
 _EPISODES = 32  # most episodes of a kind that are measured: each is decoded completely
@@ -48,7 +48,7 @@ class MomentMatching:
     @classmethod
     def of(cls, real: Tensor, sim: Tensor) -> MomentMatching:
         """Measure the statistics on images ``(…, 3)``."""
-        return cls(sim=_moments(sim), real=_moments(real))
+        return cls(sim=_compute_moments(sim), real=_compute_moments(real))
 
     def __call__(self, pictures: Tensor) -> Tensor:
         """Return the changed images; see `PixelMethod`."""
@@ -88,7 +88,9 @@ class FourierAdaptation:
         return torch.fft.irfft2(spectrum, s=pictures.shape[2:4]).movedim(2, -1)
 
 
-def like_real(prepared: TrainingSetup, config: PixelsConfig) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def make_pixel_transform(
+    prepared: TrainingSetup, config: PixelsConfig
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Return the batch transform of a configuration, with statistics of training images drawn with the run's seed.
 
     Raises:
@@ -98,17 +100,19 @@ def like_real(prepared: TrainingSetup, config: PixelsConfig) -> Callable[[dict[s
     if not data.contract.cameras:
         raise InputError("pixels changes images, but the policy uses none. Name cameras with --inputs.")
     simulated = torch.tensor([not source.real for source in data.sources])
-    frames = {kind: _frames(prepared, config.pictures, real=kind == "real") for kind in ("real", "sim")}
+    frames = {kind: _choose_frames(prepared, config.pictures, real=kind == "real") for kind in ("real", "sim")}
     methods: dict[str, PixelMethod] = {}
     for camera, cache in open_caches(data).items():
         real, sim = (torch.from_numpy(cache.read(frames[kind])) for kind in ("real", "sim"))
         methods[camera] = (
             MomentMatching.of(real, sim) if config.method == "moments" else FourierAdaptation.of(real, config.beta)
         )
-    return changed(methods, simulated)
+    return make_source_transform(methods, simulated)
 
 
-def changed(methods: Mapping[str, PixelMethod], simulated: Tensor) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
+def make_source_transform(
+    methods: Mapping[str, PixelMethod], simulated: Tensor
+) -> Callable[[dict[str, Tensor]], dict[str, Tensor]]:
     """Return a transform that applies each camera's method to sources where ``simulated`` ``(S,)`` is true."""
 
     def run(batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -124,7 +128,7 @@ def changed(methods: Mapping[str, PixelMethod], simulated: Tensor) -> Callable[[
     return run
 
 
-def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
+def _compute_moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
     """Return mean and deviation per channel; the deviation of a constant channel is set to one grey level."""
     mean, square = torch.zeros(3, dtype=torch.float64), torch.zeros(3, dtype=torch.float64)
     for picture in pictures:  # one at a time, because all images in float64 need gigabytes
@@ -135,7 +139,7 @@ def _moments(pictures: Tensor) -> tuple[Tensor, Tensor]:
     return mean, torch.where(deviation > 1e-3, deviation, 1.0)
 
 
-def _frames(prepared: TrainingSetup, count: int, *, real: bool) -> Ints:
+def _choose_frames(prepared: TrainingSetup, count: int, *, real: bool) -> Ints:
     """Choose training frames of one kind, spread over at most `_EPISODES` episodes."""
     data = prepared.data
     mine = np.array(

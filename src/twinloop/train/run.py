@@ -15,29 +15,29 @@ import torch  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
 from twinloop import __version__
-from twinloop.catalog.frozen import list_hash
+from twinloop.catalog.dataset_versions import hash_episode_list
 from twinloop.core.contract import ACTION
 from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.files import sha256_json, write_json
-from twinloop.dataset.storage.snapshot import locked
+from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.policies.factory import new_policy, open_policy
 from twinloop.policies.folder import PolicyCard
-from twinloop.policies.opening import new_policy, open_policy
 from twinloop.policies.policy import Policy
 from twinloop.policies.settings import read_settings
-from twinloop.train.adapt import configured
+from twinloop.train.adapt import make_additions
 from twinloop.train.additions import TrainingAdditions
 from twinloop.train.config import CHECKPOINT, RESULT, TrainConfig
-from twinloop.train.data import TrainingFrames, measure
+from twinloop.train.data import TrainingFrames, measure_statistics
 from twinloop.train.holdout import Holdout, SourceError
 from twinloop.train.loop import TrainingLoop, read_checkpoint
-from twinloop.train.mixture import FrameMixture, strengths
-from twinloop.train.prepared import TrainingSetup, prepare, resolved
+from twinloop.train.mixture import FrameMixture, randomization_strengths
+from twinloop.train.preparation import TrainingSetup, prepare, resolve_config
 from twinloop.train.samples import SampleBatches, open_caches
 
 _NO_SCORE = "no episodes are held out, so there is no held-out error and no early stopping"
 
 
-def figures_of(
+def make_metrics(
     prepared: TrainingSetup,
     policy: Policy,
     loop: TrainingLoop,
@@ -58,7 +58,9 @@ def figures_of(
     if loop.holdout is None:
         notes.append(_NO_SCORE)
     elif not any(error.real for error in errors):
-        notes.append(f"no real episode is held out: the deciding error is that of {', '.join(loop.holdout.judges)}")
+        notes.append(
+            f"no real episode is held out: the deciding error is that of {', '.join(loop.holdout.deciding_sources)}"
+        )
     return {
         "schema": 1,
         "verb": "train",
@@ -75,21 +77,21 @@ def figures_of(
         else progress.step,
         "seconds": progress.seconds,
         "samples_per_second": progress.step * config.batch / max(progress.seconds, 1e-9),
-        "sources": _sources(prepared, loop.mixture.drawn),
+        "sources": _source_rows(prepared, loop.mixture.drawn),
         "data_hash": data_hash(data),
         "twins": sorted({f"{e.twin} {e.twin_hash[:16]}" for e in data.episodes if e.twin}),
         "normalization": policy.statistics.source,
         "losses": progress.losses,
         "evaluations": progress.evaluations,
         "held_out": [error.to_json() for error in errors],
-        "judges": list(loop.holdout.judges) if loop.holdout is not None else [],
+        "judges": list(loop.holdout.deciding_sources) if loop.holdout is not None else [],
         "versions": {"twinloop": __version__, "torch": torch.__version__, "numpy": np.__version__},
         "adaptation": dict(additions.facts),
         "notes": notes,
     }
 
 
-def _sources(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
+def _source_rows(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str, Any]]:
     data, rows = prepared.data, []
     lengths = data.last - data.first + 1
     for number, source in enumerate(data.sources):
@@ -100,7 +102,7 @@ def _sources(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str
             {
                 "name": source.name,
                 "data": source.config.data,
-                "hash": list_hash(names),
+                "hash": hash_episode_list(names),
                 "real": source.real,
                 "episodes": len(mine),
                 "held_out": len(held),
@@ -113,12 +115,12 @@ def _sources(prepared: TrainingSetup, drawn: NDArray[np.int64]) -> list[dict[str
     return rows
 
 
-def card_of(name: str, figures: Mapping[str, Any]) -> PolicyCard:
+def make_card(name: str, figures: Mapping[str, Any]) -> PolicyCard:
     """Return the model card of a policy, from the metrics of its run."""
     columns = ("name", "hash", "episodes", "held_out", "frames", "real", "share_realized")
     metrics = {
         f"held-out action error, {row['source']}": ", ".join(
-            said_error(unit, one) for unit, one in row["by_unit"].items()
+            format_error(unit, one) for unit, one in row["by_unit"].items()
         )
         for row in figures["held_out"]
     }
@@ -137,7 +139,7 @@ def card_of(name: str, figures: Mapping[str, Any]) -> PolicyCard:
     return PolicyCard(name=name, data=rows, provenance=provenance, metrics=metrics, notes=tuple(figures["notes"]))
 
 
-def said_error(unit: str, row: Mapping[str, Any]) -> str:
+def format_error(unit: str, row: Mapping[str, Any]) -> str:
     """Format an error with its interval and unit."""
     between = f" [{row['low']:.3g}, {row['high']:.3g}]" if "low" in row else ""
     return f"{row['estimate']:.3g}{between} {unit}"
@@ -190,37 +192,37 @@ def train(
     """
     output = Path(output)
     _check_output(output, resume=resume)
-    with locked(output, "training"):
+    with hold_folder_lock(output, "training"):
         _check_output(output, resume=resume)  # another process may have finished in between
-        config = resolved(config)
+        config = resolve_config(config)
         base = open_policy(config.adapt.base) if base is None and config.adapt is not None else base
-        with _settings(config):
+        with _use_torch_settings(config):
             prepared = prepared or prepare(config, workspace)
-            policy = _policy(prepared, base).to(config.device)
-            made = (additions or configured)(policy, prepared)
-            loop = _loop(prepared, policy, made, output, base)
+            policy = _make_policy(prepared, base).to(config.device)
+            made = (additions or make_additions)(policy, prepared)
+            loop = _make_loop(prepared, policy, made, output, base)
             if made.watch is not None:
-                made.watch(policy, loop.samples, loop.errors())
+                made.watch(policy, loop.samples, loop.compute_errors())
             if resume:
                 loop.restore(read_checkpoint(output))
             loop.run()
-            errors = loop.errors()
+            errors = loop.compute_errors()
             if made.watch is not None:
                 made = replace(made, facts={**made.facts, **made.watch(policy, loop.samples, errors)})
         policy = policy.to("cpu")
         if made.before_saving is not None:
             policy = made.before_saving(policy)
-        figures = figures_of(prepared, policy, loop, errors, made)
-        policy.save(output, card_of(output.name, figures))
+        figures = make_metrics(prepared, policy, loop, errors, made)
+        policy.save(output, make_card(output.name, figures))
         write_json(output / RESULT, figures)
         (output / CHECKPOINT).unlink(missing_ok=True)
         return TrainingResult(policy=policy, folder=output, figures=figures)
 
 
-def _policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
+def _make_policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
     config, data = prepared.config, prepared.data
     if base is not None:
-        unlike = base.contract.differences(data.contract)
+        unlike = base.contract.find_differences(data.contract)
         if unlike:
             raise InputError("The policy to start from does not match the data. " + "; ".join(unlike) + ".")
         return copy.deepcopy(base)
@@ -230,11 +232,11 @@ def _policy(prepared: TrainingSetup, base: Policy | None) -> Policy:
         given["domains"] = [source.name for source in data.sources]
         given["default_domain"] = given.get("default_domain") or (real[0] if real else "")
     settings = read_settings(config.policy, given)
-    statistics = measure(data, prepared.training, prepared.share, settings, whose=config.normalization)
+    statistics = measure_statistics(data, prepared.training, prepared.share, settings, whose=config.normalization)
     return new_policy(config.policy, data.contract, settings, statistics, seed=config.seed)
 
 
-def _loop(
+def _make_loop(
     prepared: TrainingSetup, policy: Policy, additions: TrainingAdditions, folder: Path, base: Policy | None
 ) -> TrainingLoop:
     config, data = prepared.config, prepared.data
@@ -252,7 +254,7 @@ def _loop(
         config.batch,
         seed=config.seed,
         episodes=prepared.training,
-        strength=strengths(data.episodes) if config.curriculum is not None else None,
+        strength=randomization_strengths(data.episodes) if config.curriculum is not None else None,
         curriculum=config.curriculum,
         steps=config.steps,
     )
@@ -275,7 +277,7 @@ def _check_output(output: Path, *, resume: bool) -> None:
 
 
 @contextmanager
-def _settings(config: TrainConfig) -> Iterator[None]:
+def _use_torch_settings(config: TrainConfig) -> Iterator[None]:
     """Set torch's number of threads and deterministic algorithms for a run; restore both afterwards."""
     kind = config.device.partition(":")[0]
     if kind not in ("cpu", "cuda"):

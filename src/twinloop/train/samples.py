@@ -18,7 +18,7 @@ from torch import Tensor  # pyright: ignore[reportMissingImports]
 from twinloop.core.console import track
 from twinloop.core.contract import ACTION, IMAGES, STATE
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.image_sources import open_images
 from twinloop.policies.policy import IS_PAD
 from twinloop.policies.statistics import LAST_COMMAND
 from twinloop.train.data import Ints, TrainingFrames
@@ -94,7 +94,7 @@ class ImageCache:
 
     def _reader(self, listed: ListedEpisode) -> Callable[[Sequence[int]], Pictures]:
         if listed.folder not in self._sets:
-            episodes = open_pictures(listed.folder, self._camera).episodes
+            episodes = open_images(listed.folder, self._camera).episodes
             self._sets[listed.folder] = {episode.name: episode.read for episode in episodes}
         return self._sets[listed.folder][f"episode {listed.index}"]
 

@@ -11,9 +11,9 @@ from typing import Any
 import pyarrow as pa
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.episode_lookup import query_episode_ids
 from twinloop.catalog.episode_rows import FolderMetadata, read_rows
 from twinloop.catalog.label_checks import YES
-from twinloop.catalog.naming import selected
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
@@ -78,7 +78,7 @@ def open_sources(
     """
     made = []
     for config in configs:
-        listed = _listed(config, workspace)
+        listed = _list_episodes(config, workspace)
         kept = tuple(e for e in listed if e.valid and (keep_failures or e.success is not False))
         if not kept:
             failed = sum(e.success is False for e in listed)
@@ -87,15 +87,15 @@ def open_sources(
                 f"{sum(not e.valid for e in listed)} are invalid. Include failures with --keep-failures, or give "
                 "other data."
             )
-        made.append(TrainingSource(name=config.name or _name(config.data), config=config, episodes=kept))
-    return _distinct(made)
+        made.append(TrainingSource(name=config.name or _default_name(config.data), config=config, episodes=kept))
+    return _make_names_unique(made)
 
 
-def _name(data: str) -> str:
+def _default_name(data: str) -> str:
     return "query" if _STATEMENT.match(data) else Path(data).name or data
 
 
-def _distinct(sources: list[TrainingSource]) -> list[TrainingSource]:
+def _make_names_unique(sources: list[TrainingSource]) -> list[TrainingSource]:
     """Make source names unique: number repeated default names, and reject repeated names that the user gave."""
     names = [source.name for source in sources]
     named = [source.config.name for source in sources if source.config.name]
@@ -109,10 +109,10 @@ def _distinct(sources: list[TrainingSource]) -> list[TrainingSource]:
     ]
 
 
-def _listed(config: SourceConfig, workspace: Path | None) -> list[ListedEpisode]:
+def _list_episodes(config: SourceConfig, workspace: Path | None) -> list[ListedEpisode]:
     data, folder = config.data, Path(config.data)
     if (folder / layout.INFO).is_file():
-        return _chosen(_of_folder(folder, config.kind), config)
+        return _select_episodes(_list_folder_episodes(folder, config.kind), config)
     statement = bool(_STATEMENT.match(data))
     if not statement and (folder.exists() or "/" in data):
         DatasetReader(folder)  # raises an error that names the missing file
@@ -126,20 +126,20 @@ def _listed(config: SourceConfig, workspace: Path | None) -> list[ListedEpisode]
         )
     with Workspace.open(workspace) as held:
         try:
-            ids = _selected(held, data) if statement else list(held.frozen(data).episode_ids)
+            ids = _query_episode_ids(held, data) if statement else list(held.find_dataset_version(data).episode_ids)
         except UnknownNameError as error:
             raise InputError(f"{data!r} is neither a folder nor a dataset version. {error}") from error
-        return _of_workspace(held, ids)
+        return _list_workspace_episodes(held, ids)
 
 
-def _selected(held: Workspace, sql: str) -> list[str]:
-    ids = sorted(selected(held, sql))
+def _query_episode_ids(held: Workspace, sql: str) -> list[str]:
+    ids = sorted(query_episode_ids(held, sql))
     if not ids:
         raise InputError(f"{sql!r} selects no episode. List the episodes with `twinloop query`.")
     return ids
 
 
-def _chosen(listed: list[ListedEpisode], config: SourceConfig) -> list[ListedEpisode]:
+def _select_episodes(listed: list[ListedEpisode], config: SourceConfig) -> list[ListedEpisode]:
     if config.episodes is None:
         return listed
     for index in config.episodes:
@@ -148,16 +148,16 @@ def _chosen(listed: list[ListedEpisode], config: SourceConfig) -> list[ListedEpi
     return [listed[index] for index in dict.fromkeys(config.episodes)]
 
 
-def _of_folder(path: Path, kind: str) -> list[ListedEpisode]:
-    folder = FolderMetadata.at(path, path.resolve().name, DatasetReader(path).info, kind)
+def _list_folder_episodes(path: Path, kind: str) -> list[ListedEpisode]:
+    folder = FolderMetadata.read_from(path, path.resolve().name, DatasetReader(path).info, kind)
     files = sorted(file.relative_to(path).as_posix() for file in (path / "meta" / "episodes").glob("*/*.parquet"))
     rows = read_rows(folder, files)
-    params = _by_episode(rows.params)
-    found = [_one(path, row, params) for row in rows.episodes.select(_COLUMNS).to_pylist()]
+    params = _group_params(rows.params)
+    found = [_make_listed_episode(path, row, params) for row in rows.episodes.select(_COLUMNS).to_pylist()]
     return sorted(found, key=lambda episode: episode.index)
 
 
-def _one(
+def _make_listed_episode(
     path: Path, row: Mapping[str, Any], params: Mapping[str, Mapping[str, float]], label: bool | None = None
 ) -> ListedEpisode:
     return ListedEpisode(
@@ -173,27 +173,27 @@ def _one(
     )
 
 
-def _by_episode(params: pa.Table) -> dict[str, dict[str, float]]:
+def _group_params(params: pa.Table) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, key, value in zip(*(params[c].to_pylist() for c in ("episode_id", "name", "value")), strict=True):
         found.setdefault(str(name), {})[key] = value
     return found
 
 
-def _of_workspace(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
+def _list_workspace_episodes(held: Workspace, ids: Sequence[str]) -> list[ListedEpisode]:
     """Return episodes in the order of the ids. A success label takes precedence over the recorded success."""
     chosen = {"ids": list(ids)}
     among = "WHERE episode_id IN (SELECT unnest($ids))"
     columns = ", ".join(_COLUMNS)
     rows = held.query(f"SELECT batch, {columns} FROM places {among} ORDER BY batch, episode_index", chosen).to_pylist()  # noqa: S608
-    params = _by_episode(held.query(f"SELECT episode_id, name, value FROM params {among}", chosen))  # noqa: S608
+    params = _group_params(held.query(f"SELECT episode_id, name, value FROM params {among}", chosen))  # noqa: S608
     labels = held.query(f"SELECT episode_id, value FROM consensus {among} AND kind = 'success'", chosen)  # noqa: S608
     said = {str(row["episode_id"]): row["value"] == YES for row in labels.to_pylist() if row["value"] is not None}
     folders = {batch: held.folder(batch) for batch in dict.fromkeys(str(row["batch"]) for row in rows)}
     found: dict[str, ListedEpisode] = {}
     for row in rows:
         name = str(row["episode_id"])
-        found.setdefault(name, _one(folders[row["batch"]], row, params, said.get(name)))
+        found.setdefault(name, _make_listed_episode(folders[row["batch"]], row, params, said.get(name)))
     missing = [name for name in ids if name not in found]
     if missing:
         raise InputError(

@@ -14,27 +14,27 @@ from twinloop.twin.quantities.bodies import PAYLOAD
 from twinloop.twin.spec import ParamSpec
 
 
-def prepare(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
+def prepare_spec(mjspec: mujoco.MjSpec, specs: Iterable[ParamSpec]) -> None:
     """Change a model so that the declared parameters can vary: centres of mass and payload bodies."""
     declared = [split_path(spec.name) for spec in specs]
     moved = ("com/", "log_cholesky/")
-    _free_centres_of_mass(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
+    _make_centres_of_mass_variable(mjspec, [target for _, target, quantity in declared if quantity.startswith(moved)])
     _add_payload_bodies(mjspec, [target for _, target, quantity in declared if quantity == "payload"])
 
 
-def _free_centres_of_mass(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
+def _make_centres_of_mass_variable(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
     """Compile bodies as not simple, so that MuJoCo accepts other centres of mass later.
 
     A body with its centre of mass at its origin is otherwise compiled as simple: its part of the mass matrix is stored
     as a diagonal, and MuJoCo refuses another centre of mass.
     """
-    for body in _bodies(mjspec, patterns):
+    for body in _find_bodies(mjspec, patterns):
         body.simple = False
 
 
 def _add_payload_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
     """Add a massless body at the first site of each link, for a payload that controllers do not compensate."""
-    for body in _bodies(mjspec, patterns):
+    for body in _find_bodies(mjspec, patterns):
         if body.sites:
             site = body.sites[0]
             holder = body.add_body(name=PAYLOAD.format(body.name), pos=site.pos, ipos=[0, 0, 0], explicitinertial=True)
@@ -42,7 +42,7 @@ def _add_payload_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> None:
                 holder.set_frame(site.frame)
 
 
-def _bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> list[mujoco.MjsBody]:
+def _find_bodies(mjspec: mujoco.MjSpec, patterns: list[str]) -> list[mujoco.MjsBody]:
     named = [body for body in mjspec.bodies if body.name and body.name != "world"]
     return [body for body in named if any(fnmatch.fnmatchcase(body.name, pattern) for pattern in patterns)]
 
@@ -67,7 +67,7 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
         ValueError: MuJoCo refuses the spec.
     """
     model = mjspec.compile()
-    faults = _faults_of(model)
+    faults = _find_faults(model)
     if not faults:
         return model
     if model.nv > MOST_DENSE_DOFS:
@@ -80,7 +80,7 @@ def compile_model(mjspec: mujoco.MjSpec) -> mujoco.MjModel:
     if model.narena < _dense_arena(model.nv):
         mjspec.memory = _dense_arena(model.nv)
     for fault in faults:
-        _mark(mjspec, fault)
+        _record_fault(mjspec, fault)
     return mjspec.compile()
 
 
@@ -93,11 +93,11 @@ def solver_settings(model: mujoco.MjModel, *, engine: str = ENGINE) -> SolverSet
         solver=_SOLVERS[int(model.opt.solver)],
         jacobian="sparse" if sparse else "dense",
         dof=model.nv,
-        changed_for=tuple(fault.name for fault in faults if _marked(model, fault)),
+        changed_for=tuple(fault.name for fault in faults if _has_fault_record(model, fault)),
     )
 
 
-def changed_suffix(model: mujoco.MjModel) -> list[str]:
+def changed_settings_lines(model: mujoco.MjModel) -> list[str]:
     """Return the lines that a model's hash must include for changed settings; empty for most models."""
     return [f"solver settings changed for {name}" for name in solver_settings(model).changed_for]
 
@@ -107,18 +107,18 @@ def _dense_arena(dofs: int) -> int:
     return 8 * dofs * (2 * dofs + 3 * _ROWS_PER_DOF * dofs)
 
 
-def _mark(mjspec: mujoco.MjSpec, fault: EngineFault) -> None:
+def _record_fault(mjspec: mujoco.MjSpec, fault: EngineFault) -> None:
     """Record in a spec that its settings were changed, so that its copies and its XML contain the record."""
     name = _MARK.format(fault.name)
     if all(text.name != name for text in mjspec.texts):
         mjspec.add_text(name=name, data=fault.action)
 
 
-def _marked(model: mujoco.MjModel, fault: EngineFault) -> bool:
+def _has_fault_record(model: mujoco.MjModel, fault: EngineFault) -> bool:
     return mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TEXT, _MARK.format(fault.name)) >= 0
 
 
-def _faults_of(model: mujoco.MjModel) -> list[EngineFault]:
+def _find_faults(model: mujoco.MjModel) -> list[EngineFault]:
     found = solver_settings(model)
     return [
         fault

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.params import ParamTable
 from twinloop.twin.params import Param
-from twinloop.twin.quantities import FieldSlot, find_quantities, model_field, nominal_value, rows
+from twinloop.twin.quantities import FieldSlot, find_quantities, find_rows, model_field, nominal_value
 from twinloop.twin.quantities.kinds import Compute
 
 
@@ -61,16 +61,16 @@ def field_values(
         and (param.name in always or np.any(table[param.name] != param.nominal))
     ]
     writer = _FieldWriter(model, table)
-    for param, slot in _slots(moved, "assign"):
+    for param, slot in _find_slots(moved, "assign"):
         writer.slot(param, slot)
-    for compute, group in _groups(moved):
+    for compute, group in _group_params(moved):
         compute(_Target(writer, group))
-    for param, slot in _slots(moved, "factor"):  # factors multiply assigned values
+    for param, slot in _find_slots(moved, "factor"):  # factors multiply assigned values
         writer.slot(param, slot)
     return FieldValues(arrays=writer.arrays, set_const=any(param.quantity.set_const for param in moved))
 
 
-def sharing_fields(params: Iterable[Param], names: Container[str]) -> list[Param]:
+def find_coupled_params(params: Iterable[Param], names: Container[str]) -> list[Param]:
     """Return the named parameters and all others that change the same fields, directly or through a third one."""
     rest = [param for param in params if param.quantity.fields]
     chosen = [param for param in rest if param.name in names]
@@ -83,11 +83,11 @@ def sharing_fields(params: Iterable[Param], names: Container[str]) -> list[Param
         chosen = near
 
 
-def _slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, FieldSlot]]:
+def _find_slots(params: Iterable[Param], rule: str) -> Iterable[tuple[Param, FieldSlot]]:
     return ((param, slot) for param in params for slot in param.quantity.slots if slot.rule == rule)
 
 
-def _groups(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
+def _group_params(params: Iterable[Param]) -> Iterable[tuple[Compute, list[Param]]]:
     """Yield each compute function with the parameters of one object that it computes together."""
     groups: dict[tuple[Compute, str, str], list[Param]] = {}
     for param in params:
@@ -107,7 +107,7 @@ class _FieldWriter:
         return self.arrays[name]
 
     def slot(self, param: Param, slot: FieldSlot) -> None:
-        index = rows(self.model, param.quantity, param.target, slot.field)
+        index = find_rows(self.model, param.quantity, param.target, slot.field)
         values = self.table[param.name]
         field = self.field(slot.field)
         if slot.field.startswith("opt."):
@@ -146,8 +146,8 @@ class _Target:
         return np.stack([self.value(f"{stem}/{part}") for part in parts], axis=-1)
 
     def rows(self, field: str) -> NDArray[np.intp]:
-        return rows(self.model, self._kind, self.name, field)
+        return find_rows(self.model, self._kind, self.name, field)
 
-    def put(self, field: str, rows: ArrayLike, values: NDArray) -> None:
+    def write_field(self, field: str, rows: ArrayLike, values: NDArray) -> None:
         if field in self._fields:
             self._writer.field(field)[self._worlds[:, None], np.asarray(rows)] = values

@@ -57,8 +57,8 @@ def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, 
     """
     if robot is None or robot.gears is None:
         return {}
-    play = _by_joint(robot.gears.backlash, robot, where)
-    stiffness = _by_joint(robot.gears.stiffness, robot, where)
+    play = _values_by_joint(robot.gears.backlash, robot, where)
+    stiffness = _values_by_joint(robot.gears.stiffness, robot, where)
     gears = {}
     for joint, servo in zip(robot.joints, servos, strict=True):
         preset = servo.backlash.value if servo is not None and servo.backlash is not None else None
@@ -72,7 +72,7 @@ def robot_gears(robot: RobotSpec | None, servos: Sequence[ServoSpec | None], *, 
     return gears
 
 
-def _by_joint(given: float | dict[str, float] | None, robot: RobotSpec, where: str) -> dict[str, float]:
+def _values_by_joint(given: float | dict[str, float] | None, robot: RobotSpec, where: str) -> dict[str, float]:
     named = given if isinstance(given, dict) else {} if given is None else {"*": given}
     for joint in named:
         if joint != "*" and joint not in robot.joints:
@@ -95,12 +95,12 @@ def add_gears(
     """
     plain = mjspec.compile()
     keys = [(key.name, plain.key(key.name).qpos.copy(), key) for key in mjspec.keys]
-    kept = [(name, qpos, _key_rest(key)) for name, qpos, key in keys]
+    kept = [(name, qpos, _read_key_fields(key)) for name, qpos, key in keys]
     for key in list(mjspec.keys):
         mjspec.delete(key)  # a keyframe lists every position, and there are more now
     for name, gear in gears.items():
-        _split(mjspec, plain, name, bearing)
-        _join(mjspec, plain, name, gear, where)
+        _split_joint(mjspec, plain, name, bearing)
+        _couple_sides(mjspec, plain, name, gear, where)
     geared = mjspec.compile()
     for name, qpos, rest in kept:
         mjspec.add_key(name=name, qpos=geared_qpos(geared, plain, qpos), **rest)
@@ -111,25 +111,25 @@ def geared_qpos(geared: mujoco.MjModel, plain: mujoco.MjModel, qpos: NDArray[np.
     result = geared.qpos0.copy()
     for i in range(plain.njnt):
         name = plain.joint(i).name
-        source = slice(plain.jnt_qposadr[i], _end(plain, i))
+        source = slice(plain.jnt_qposadr[i], _qpos_end(plain, i))
         for there in (name, MOTOR.format(name)):
             index = mujoco.mj_name2id(geared, mujoco.mjtObj.mjOBJ_JOINT, there)
             if index >= 0:
-                result[geared.jnt_qposadr[index] : _end(geared, index)] = qpos[source]
+                result[geared.jnt_qposadr[index] : _qpos_end(geared, index)] = qpos[source]
     return result
 
 
-def _key_rest(key: mujoco.MjsKey) -> dict[str, NDArray[np.float64] | float]:
+def _read_key_fields(key: mujoco.MjsKey) -> dict[str, NDArray[np.float64] | float]:
     """Return a keyframe's content without positions and velocities; velocities are zero in the geared model."""
     rest = {name: np.array(getattr(key, name), dtype=np.float64) for name in ("act", "ctrl", "mpos", "mquat")}
     return {"time": key.time, **{name: values for name, values in rest.items() if values.size}}
 
 
-def _end(model: mujoco.MjModel, joint: int) -> int:
+def _qpos_end(model: mujoco.MjModel, joint: int) -> int:
     return int(model.jnt_qposadr[joint + 1]) if joint + 1 < model.njnt else model.nq
 
 
-def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: float) -> None:
+def _split_joint(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: float) -> None:
     """Add a motor side to one joint, and move actuator, friction, damping and armature to it."""
     joint = model.joint(name)
     body, dof = int(joint.bodyid[0]), int(joint.dofadr[0])
@@ -151,7 +151,7 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
         damping=[model.dof_damping[dof], *model.dof_dampingpoly[dof]],
         frictionloss=(1.0 - bearing) * model.dof_frictionloss[dof],
         solref_friction=model.dof_solref[dof],
-        solimp_friction=_yielding_alike(model, dof),
+        solimp_friction=_harden_solimp(model, dof),
         armature=model.dof_armature[dof],
         limited=mujoco.mjtLimited.mjLIMITED_FALSE,
     )
@@ -162,7 +162,7 @@ def _split(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, bearing: flo
             actuator.target = MOTOR.format(name)
 
 
-def _yielding_alike(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
+def _harden_solimp(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
     """Return ``solimp`` ``(5,)`` of dry friction, hardened so that the rotor creeps as slowly as the joint did.
 
     Friction that holds a load creeps in proportion to (1 − d) w / d, with the impedance d and the inverse inertia w
@@ -174,7 +174,7 @@ def _yielding_alike(model: mujoco.MjModel, dof: int) -> NDArray[np.float64]:
     return solimp
 
 
-def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: JointGear, where: str) -> None:
+def _couple_sides(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: JointGear, where: str) -> None:
     half = max(gear.backlash, _LEAST_PLAY) / 2
     tendon = mjspec.add_tendon(
         name=GEAR.format(name),
@@ -199,12 +199,12 @@ def _join(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, gear: JointGe
     )
 
 
-def stiffest(model: mujoco.MjModel, name: str, timestep: float) -> float:
+def largest_gear_stiffness(model: mujoco.MjModel, name: str, timestep: float) -> float:
     """Return the largest stable stiffness of a joint's elastic gear (N·m/rad or N/m) for a physics step in s."""
-    return _between(model, name) * (_LARGEST_PHASE / timestep) ** 2
+    return _reduced_inertia(model, name) * (_LARGEST_PHASE / timestep) ** 2
 
 
-def _between(model: mujoco.MjModel, name: str) -> float:
+def _reduced_inertia(model: mujoco.MjModel, name: str) -> float:
     """Return the reduced inertia of motor and link that vibrates in an elastic gear, at the zero pose."""
     dof = int(model.joint(name).dofadr[0])
     motor = float(model.dof_armature[dof]) + _ROTOR_INERTIA
@@ -214,10 +214,10 @@ def _between(model: mujoco.MjModel, name: str) -> float:
 
 def _wind_up_damping(mjspec: mujoco.MjSpec, model: mujoco.MjModel, name: str, stiffness: float, where: str) -> float:
     """Return the damping of an elastic gear (N·m·s/rad or N·s/m)."""
-    largest = stiffest(model, name, mjspec.option.timestep)
+    largest = largest_gear_stiffness(model, name, mjspec.option.timestep)
     if stiffness > largest:
         raise InputError(
             f"{where}: the elastic gear of {name} ({stiffness:g} N·m/rad) vibrates faster than the physics step can "
             f"follow; with this step {largest:.3g} is the most. Give a softer or a rigid gear, or more substeps."
         )
-    return 2 * _WIND_UP_DAMPING * math.sqrt(stiffness * _between(model, name))
+    return 2 * _WIND_UP_DAMPING * math.sqrt(stiffness * _reduced_inertia(model, name))

@@ -15,14 +15,14 @@ from twinloop.core.files import sha256_file, sha256_json
 from twinloop.core.registry import Registry
 from twinloop.core.units import DEGREES, METRES, NORMALIZED, PERCENT, RADIANS
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.twin.compiling import compile_model, prepare
+from twinloop.twin.compiling import compile_model, prepare_spec
 from twinloop.twin.devices import SensingDevice, mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_model_file, check_options
 from twinloop.twin.params import expand_params
 from twinloop.twin.scene import SceneSlots
 from twinloop.twin.scene_build import SceneLayout, build_scene
-from twinloop.twin.servos import add_servos, apply_servos, nominals, robot_servos
+from twinloop.twin.servos import add_servos, apply_servos, preset_nominals, robot_servos
 from twinloop.twin.spec import ParamSpec, RobotSpec, TwinSpec, parse_spec
 from twinloop.twin.twin import Twin
 
@@ -63,14 +63,14 @@ def load_twin(reference: str | Path) -> Twin:
     """
     text = str(reference)
     if text.startswith(_MENAGERIE):
-        return _bare(_menagerie_file(text.removeprefix(_MENAGERIE)), name=text.removeprefix(_MENAGERIE))
+        return _make_generic_twin(_menagerie_file(text.removeprefix(_MENAGERIE)), name=text.removeprefix(_MENAGERIE))
     path = Path(text)
     if text in TWINS.builtin or not path.is_file():
-        path = _registered(text)
-    return _bare(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _from_yaml(path)
+        path = _find_registered_file(text)
+    return _make_generic_twin(path, name=path.stem) if path.suffix in _MODEL_SUFFIXES else _load_yaml_twin(path)
 
 
-def _registered(name: str, *, where: str = "") -> Path:
+def _find_registered_file(name: str, *, where: str = "") -> Path:
     """Return the file of a built-in twin or of a twin in an installed package."""
     path = TWINS.find(name, where=where)
     if not isinstance(path, str | Path):
@@ -78,13 +78,13 @@ def _registered(name: str, *, where: str = "") -> Path:
     return Path(path)
 
 
-def _from_yaml(path: Path) -> Twin:
-    value, folder = _with_base(load_yaml(path), path)
+def _load_yaml_twin(path: Path) -> Twin:
+    value, folder = _merge_base(load_yaml(path), path)
     spec = parse_spec(value, where=str(path))
     return compile_twin(spec, folder / spec.model, where=str(path), folder=path.parent)
 
 
-def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
+def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[Any, Path]:
     """Return a twin's keys merged into those of its base, and the folder of the model.
 
     Its params are appended to the base's. Its sensors are added or replaced by name; null removes a sensor.
@@ -96,11 +96,11 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
     beside = path.parent / base
     file = beside
     if base in TWINS.builtin or not beside.is_file():
-        file = _registered(base, where=f"{path}: base, and the folder has no file of that name")
+        file = _find_registered_file(base, where=f"{path}: base, and the folder has no file of that name")
     above = (*above, path.resolve())
     if file.resolve() in above:
         raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")
-    below, folder = _with_base(load_yaml(file), file, above)
+    below, folder = _merge_base(load_yaml(file), file, above)
     added = own.pop("params", None) or []
     if not isinstance(below, dict):
         raise InputError(f"{file} is no twin, so nothing can be based on it.")
@@ -115,7 +115,7 @@ def _with_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[An
     return merged, path.parent if "model" in own else folder
 
 
-def _bare(path: Path, *, name: str) -> Twin:
+def _make_generic_twin(path: Path, *, name: str) -> Twin:
     """Make a twin from a model only: rate from its timestep, robot from its position actuators, generic parameters."""
     mjspec = _read_model(path)
     if path.suffix == _URDF:
@@ -123,7 +123,7 @@ def _bare(path: Path, *, name: str) -> Twin:
     timestep = mjspec.option.timestep
     control_hz = min(50.0, 1.0 / timestep)
     model = _compile(mjspec, path)
-    joints = [_driven_joint(model, i) for i in range(model.nu)]
+    joints = [_find_driven_joint(model, i) for i in range(model.nu)]
     actuators = [model.actuator(i).name for i in range(model.nu)]
     robot = None
     if joints and all(joints) and all(actuators):
@@ -143,7 +143,7 @@ def _bare(path: Path, *, name: str) -> Twin:
     return compile_twin(spec, path, where=str(path))
 
 
-def _driven_joint(model: mujoco.MjModel, actuator: int) -> str:
+def _find_driven_joint(model: mujoco.MjModel, actuator: int) -> str:
     if model.actuator_trntype[actuator] != mujoco.mjtTrn.mjTRN_JOINT:
         return ""
     return model.joint(int(model.actuator_trnid[actuator, 0])).name
@@ -181,7 +181,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     layout = _build_scene(mjspec, spec, folder or model_path.parent, where)
     devices = twin_devices(spec.sensors, spec.robot, where=where, folder=folder)
     mark_sensors(mjspec, devices)
-    prepare(mjspec, spec.params)
+    prepare_spec(mjspec, spec.params)
     gears = robot_gears(spec.robot, servos, where=where)
     if gears:
         _check_names(spec, _compile(mjspec, model_path), where)
@@ -192,7 +192,7 @@ def compile_twin(spec: TwinSpec, model_path: Path, *, where: str, folder: Path |
     _check_names(spec, model, where)
     _check_sensors(spec, devices, model, where)
     declared = [*(scene.param_specs() if scene else []), *sensor_params(devices), *spec.params]
-    params = expand_params(model, declared, where=where, nominals=nominals(spec.robot, servos))
+    params = expand_params(model, declared, where=where, nominals=preset_nominals(spec.robot, servos))
     unsaid = {"classes", *(() if scene else ("scene",)), *(() if devices else ("sensors",))}
     said = spec.model_dump(mode="json", by_alias=True, exclude=unsaid)
     content = [said, mjspec.to_xml(), _asset_hashes(mjspec, model_path.parent)]

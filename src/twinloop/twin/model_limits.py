@@ -50,7 +50,7 @@ def read_elements(data: bytes, *, where: str, start: Start, end: Callable[[], No
     try:
         parser.Parse(text, True)
     except expat.ExpatError as error:
-        raise DocumentError(f"{where}, line {error.lineno} is not well-formed XML: {_reason(error)}.") from error
+        raise DocumentError(f"{where}, line {error.lineno} is not well-formed XML: {_error_text(error)}.") from error
 
 
 def _without_comments(data: bytes, where: str) -> bytes:
@@ -58,7 +58,7 @@ def _without_comments(data: bytes, where: str) -> bytes:
     parts, position, tags = list[bytes](), 0, 0
     while (begin := data.find(b"<", position)) >= 0:
         parts.append(data[position:begin])
-        position = _end_of_tag(data, begin, where)
+        position = _find_tag_end(data, begin, where)
         tag, tags = data[begin:position], tags + 1
         parts.append(b"\n" * tag.count(b"\n") if tag.startswith((b"<!--", b"<?")) else tag)
         if tags > _MOST_TAGS:
@@ -66,28 +66,28 @@ def _without_comments(data: bytes, where: str) -> bytes:
     return b"".join([*parts, data[position:]])
 
 
-def _end_of_tag(data: bytes, begin: int, where: str) -> int:
+def _find_tag_end(data: bytes, begin: int, where: str) -> int:
     if data.startswith(b"<!--", begin):
         end = data.find(b"-->", begin + 4) + 3
     elif data.startswith(b"<?", begin):
         end = data.find(b"?>", begin + 2) + 2
     elif data.startswith(b"<!", begin):
         raise DocumentError(
-            f"{where}, line {_line(data, begin)}: a model has no DOCTYPE, no entities and no CDATA. Remove them."
+            f"{where}, line {_line_number(data, begin)}: a model has no DOCTYPE, no entities and no CDATA. Remove them."
         )
     else:
         found = _TAG.match(data, begin)
         end = found.end() if found else 0
     if end <= begin:
-        raise DocumentError(f"{where}, line {_line(data, begin)} is not well-formed XML: the tag does not end.")
+        raise DocumentError(f"{where}, line {_line_number(data, begin)} is not well-formed XML: the tag does not end.")
     return end
 
 
-def _line(data: bytes, position: int) -> int:
+def _line_number(data: bytes, position: int) -> int:
     return data.count(b"\n", 0, position) + 1
 
 
-def _reason(error: expat.ExpatError) -> str:
+def _error_text(error: expat.ExpatError) -> str:
     return expat.errors.messages.get(error.code, str(error.code))
 
 
@@ -154,8 +154,8 @@ def check_model_file(path: Path) -> None:
         InputError: the text is no XML without entities, a file is missing, not regular, too large, outside the model's
             package or includes itself, or compiling needs more than `MOST_MODEL_BYTES`; the message names the line.
     """
-    model = _Model(folder=path.parent, roots=_roots(path))
-    _require_small(model.add(path), str(path))
+    model = _Model(folder=path.parent, roots=_find_roots(path))
+    _require_small_cost(model.add(path), str(path))
     model.check_files()
 
 
@@ -167,7 +167,7 @@ def check_model_text(text: str, assets: Mapping[str, bytes], *, where: str) -> N
     """
     document = _Document(Path(where), _Model(folder=Path(), roots=()))
     read_elements(text.encode(), where=where, start=document.start, end=document.end)
-    _require_small(document.cost, where)
+    _require_small_cost(document.cost, where)
     stored = {*assets, *(name.removeprefix(f"{inner}/") for name in assets for inner in document.model.folders)}
     named = {*(name for _, name in document.model.files), *(name for name, _ in document.included), *document.attached}
     if named - stored:
@@ -191,11 +191,12 @@ def check_asset(path: Path) -> int:
     return size
 
 
-def _require_small(cost: _Cost, where: str) -> None:
+def _require_small_cost(cost: _Cost, where: str) -> None:
     if cost.total > MOST_MODEL_BYTES:
         raise InputError(
-            f"{where} would take about {_size(cost.total)} of memory to compile, most of it for {cost.largest}; at "
-            f"most {_size(MOST_MODEL_BYTES)} are allowed. Make the model smaller."
+            f"{where} would take about {_format_size(cost.total)} of memory to compile, most of it for "
+            f"{cost.largest}; at "
+            f"most {_format_size(MOST_MODEL_BYTES)} are allowed. Make the model smaller."
         )
 
 
@@ -254,7 +255,7 @@ class _Model:
 
     def add(self, path: Path, above: tuple[Path, ...] = ()) -> _Cost:
         """Return the cost of a text with all files that it includes and attaches."""
-        place = _real(path)
+        place = _resolve_links(path)
         if place in above:
             raise InputError(f"{path} includes or attaches itself in the end. Remove the reference.")
         if len(above) > _MOST_FILES_DEEP:
@@ -262,10 +263,10 @@ class _Model:
         if place not in self.costs:
             document = _Document(path, self)
             read_elements(read_bytes(path, MOST_XML_BYTES), where=str(path), start=document.start, end=document.end)
-            self.costs[place] = document.finished((*above, place))
+            self.costs[place] = document.compute_cost((*above, place))
         return self.costs[place]
 
-    def found(self, name: str, beside: Path) -> list[Path]:
+    def find_paths(self, name: str, beside: Path) -> list[Path]:
         """Return the files that a name may refer to: next to the model, and in the folders that the model names."""
         bases = {self.folder, beside} | {base / inner for base in (self.folder, beside) for inner in self.folders}
         return sorted({base / name for base in bases if os.path.lexists(base / name)})
@@ -276,7 +277,7 @@ class _Model:
         for (text, name), where in self.files.items():
             plain = name.removeprefix("package://").removeprefix("file://")
             for inner in {Path(plain).name if strip else plain for strip in self.strips or {False}}:
-                for path in self.found(inner, text.parent):
+                for path in self.find_paths(inner, text.parent):
                     self.require_inside(path, where)
                     size += check_asset(path)
         if size > MOST_ASSETS_BYTES:
@@ -287,7 +288,7 @@ class _Model:
 
     def require_inside(self, path: Path, where: str) -> None:
         """Raise an error for a file outside the model's package."""
-        place = _real(path)
+        place = _resolve_links(path)
         if not any(place.is_relative_to(root) for root in self.roots):
             raise InputError(
                 f"{where} names {path}, which is outside the model's package ({self.roots[0]}). Copy the file into it."
@@ -308,10 +309,10 @@ class _Document:
 
     def start(self, name: str, attributes: dict[str, str], line: int) -> None:
         """Add an element to the estimate."""
-        times = self.repeats[-1] * (_product(attributes, ("count",)) if name == "replicate" else 1)
+        times = self.repeats[-1] * (_attribute_product(attributes, ("count",)) if name == "replicate" else 1)
         self.repeats.append(min(times, _MANY))
         where = f"<{name}> in {self.path}, line {line}"
-        self.cost.add(times * _taken(name, attributes), where)
+        self.cost.add(times * _estimate_bytes(name, attributes), where)
         if name == "compiler":
             self.model.folders |= {attributes[key] for key in _FOLDERS if key in attributes}
             self.model.strips |= {attributes["strippath"] == "true"} if "strippath" in attributes else set()
@@ -330,37 +331,37 @@ class _Document:
         """End an element, and its repetitions."""
         self.repeats.pop()
 
-    def finished(self, above: tuple[Path, ...]) -> _Cost:
+    def compute_cost(self, above: tuple[Path, ...]) -> _Cost:
         """Return the cost of the text; each attachment counts as the largest model that can be attached."""
         for name, times in self.included:
-            for path in self._found(name):
+            for path in self._find_paths(name):
                 self.cost.add(times * self.model.add(path, above).total, f"<include> of {path}")
-        costs = [(self.model.add(path, above).total, path) for name in self.attached for path in self._found(name)]
+        costs = [(self.model.add(path, above).total, path) for name in self.attached for path in self._find_paths(name)]
         if costs:
             largest, path = max(costs)
             self.cost.add((self.attaches + 1) * largest, f"the attachments of {path}")
         return self.cost
 
-    def _found(self, name: str) -> list[Path]:
-        paths = self.model.found(name, self.path.parent)
+    def _find_paths(self, name: str) -> list[Path]:
+        paths = self.model.find_paths(name, self.path.parent)
         for path in paths:
             self.model.require_inside(path, str(self.path))
         return paths
 
 
-def _taken(name: str, attributes: Mapping[str, str]) -> float:
+def _estimate_bytes(name: str, attributes: Mapping[str, str]) -> float:
     """Return the estimated bytes of one element."""
     taken = _ELEMENT + sum(
-        unit * _product(attributes, keys) for keys, unit in _COSTS.get(name, ()) if keys[0] in attributes
+        unit * _attribute_product(attributes, keys) for keys, unit in _COSTS.get(name, ()) if keys[0] in attributes
     )
     if name == "texture" and attributes.get("type") != "2d":
-        taken += _CUBE * _product(attributes, ("width", "width"))
+        taken += _CUBE * _attribute_product(attributes, ("width", "width"))
     if name == "mesh" and "builtin" in attributes:
         taken += _PER_VERTEX * max(map(abs, _numbers(attributes.get("params", ""))), default=0) ** 2
-    return taken + _PER_SAMPLE * (_product(attributes, ("nsample",)) if "nsample" in attributes else 0)
+    return taken + _PER_SAMPLE * (_attribute_product(attributes, ("nsample",)) if "nsample" in attributes else 0)
 
 
-def _product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
+def _attribute_product(attributes: Mapping[str, str], keys: tuple[str, ...]) -> int:
     """Return the product of all integers in some attributes; suffixes as in ``16M`` are powers of 1024."""
     found = [match for key in keys for match in _WHOLE.findall(attributes.get(key, ""))]
     return math.prod(max(1, int(digits[:18])) << _UNITS.get(unit.upper(), 0) for digits, unit in found)
@@ -373,12 +374,12 @@ def _numbers(text: str) -> list[float]:
         return []
 
 
-def _roots(path: Path) -> tuple[Path, ...]:
+def _find_roots(path: Path) -> tuple[Path, ...]:
     """Return the folders in which a model's files may be: some levels up, but not a home folder or above it."""
     shared = [Path.home(), Path(tempfile.gettempdir()), Path("/")]
     roots = list[Path]()
-    for place in (path.absolute(), _real(path)):
-        root = _real(place.parent)
+    for place in (path.absolute(), _resolve_links(path)):
+        root = _resolve_links(place.parent)
         for parent in list(root.parents)[:_LEVELS_UP]:
             if any(folder.is_relative_to(parent) for folder in shared):
                 break
@@ -387,10 +388,10 @@ def _roots(path: Path) -> tuple[Path, ...]:
     return tuple(roots)
 
 
-def _real(path: Path) -> Path:
+def _resolve_links(path: Path) -> Path:
     """Return a path without symbolic links; unlike `Path.resolve`, also of a link to itself."""
     return Path(os.path.realpath(path))
 
 
-def _size(amount: float) -> str:
+def _format_size(amount: float) -> str:
     return f"{amount / (1 << 20):,.0f} MiB"

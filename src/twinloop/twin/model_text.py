@@ -53,8 +53,8 @@ def model_text(twin: Twin, params: ParamTable) -> ModelText:
         raise InputError(
             f"The parameters of a world of {twin.name} cannot be written as MJCF ({error}). Leave its model out."
         ) from error
-    assets = _gathered(spec, twin)
-    with _all_digits():
+    assets = _collect_files(spec, twin)
+    with _write_all_digits():
         return ModelText(xml=spec.to_xml(), assets=assets)
 
 
@@ -67,7 +67,7 @@ def world_model_inplace(twin: Twin, params: ParamTable, model: mujoco.MjModel) -
         twin.fields(params, visual=visual).write_inplace(model, 0)
 
 
-def _gathered(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
+def _collect_files(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
     """Return the files of a spec by new unique names, and rename them in the spec."""
     found: dict[str, bytes] = {}
     places = [
@@ -78,14 +78,14 @@ def _gathered(spec: mujoco.MjSpec, twin: Twin) -> dict[str, bytes]:
         if not item.file:
             continue
         name = f"{number:03d}_{Path(item.file).name}"
-        found[name] = _content(spec, item.file, folder, twin)
+        found[name] = _read_content(spec, item.file, folder, twin)
         item.file = name
     spec.meshdir = spec.texturedir = ""
     spec.assets = found  # writing compiles the spec again, which reads them
     return found
 
 
-def _content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
+def _read_content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
     if file in spec.assets:
         return bytes(spec.assets[file])
     path = Path(spec.modelfiledir) / folder / file
@@ -95,10 +95,10 @@ def _content(spec: mujoco.MjSpec, file: str, folder: str, twin: Twin) -> bytes:
 
 
 @contextmanager
-def _all_digits() -> Iterator[None]:
+def _write_all_digits() -> Iterator[None]:
     """Make MuJoCo write numbers with all digits, if its library has that setting."""
     with _ONE_AT_A_TIME:
-        library = _library()
+        library = _find_library()
         if library is None:
             yield
             return
@@ -110,7 +110,7 @@ def _all_digits() -> Iterator[None]:
             library._mjPRIVATE__set_xml_precision(before)
 
 
-def _library() -> ctypes.CDLL | None:
+def _find_library() -> ctypes.CDLL | None:
     """Return MuJoCo's library, which is already loaded, or None if it lacks the setting."""
     folder = Path(mujoco.__file__).parent
     for path in sorted([*folder.glob("libmujoco*.so*"), *folder.glob("libmujoco*.dylib"), *folder.glob("mujoco.dll")]):

@@ -15,11 +15,11 @@ from twinloop.core.errors import BoundsError, InputError, UnknownNameError
 from twinloop.twin.quantities import (
     QUANTITIES,
     Quantity,
+    find_members,
     find_quantities,
+    find_rows,
     has_quantity,
-    members,
     nominal_value,
-    rows,
     split_path,
 )
 from twinloop.twin.spec import ParamSpec
@@ -75,7 +75,7 @@ def expand_params(
     A wildcard skips objects that lack the quantity, see `quantities.has_quantity`.
 
     Args:
-        nominals: nominal values that are not in the model, by path (see `servos.nominals`).
+        nominals: nominal values that are not in the model, by path (see `servos.preset_nominals`).
 
     Raises:
         UnknownNameError: a quantity or an object does not exist.
@@ -91,16 +91,16 @@ def expand_params(
         chosen = [
             (kind, name)
             for kind in kinds
-            for name in fnmatch.filter(members(model, kind), target)
+            for name in fnmatch.filter(find_members(model, kind), target)
             if has_quantity(model, kind, name)
             and (not kind.given or spec.nominal is not None or kind.path(name) in given)
         ]
         if not chosen and "*" not in target:
-            _refuse(model, kinds, target, where=f"{where} ({spec.name})")
+            _raise_missing_quantity(model, kinds, target, where=f"{where} ({spec.name})")
         for kind, name in chosen:
             _check_nominal(model, kind, name, spec, where)
             _check_bounds(kind, name, spec, where)
-            param = _param(model, kind, name, spec, given)
+            param = _make_param(model, kind, name, spec, given)
             param.check(param.nominal, where=f"{where} (nominal)")
             if param.default_range is not None:
                 param.check(param.absolute(param.default_range, param.op), where=f"{where} (range)")
@@ -109,8 +109,8 @@ def expand_params(
     return params
 
 
-def _refuse(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where: str) -> NoReturn:
-    names = [name for kind in kinds for name in members(model, kind)]
+def _raise_missing_quantity(model: mujoco.MjModel, kinds: list[Quantity], target: str, *, where: str) -> NoReturn:
+    names = [name for kind in kinds for name in find_members(model, kind)]
     if target not in names:
         raise UnknownNameError(kinds[0].family, target, names, where=where)
     reasons = [reason for kind in kinds if kind.lacks and (reason := kind.lacks(model, target))]
@@ -145,7 +145,9 @@ def _check_bounds(quantity: Quantity, name: str, spec: ParamSpec, where: str) ->
         )
 
 
-def _param(model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, given: Mapping[str, float]) -> Param:
+def _make_param(
+    model: mujoco.MjModel, quantity: Quantity, name: str, spec: ParamSpec, given: Mapping[str, float]
+) -> Param:
     nominal = spec.nominal if spec.nominal is not None else given.get(quantity.path(name))
     if nominal is None:
         nominal = nominal_value(model, quantity, name)
@@ -174,26 +176,26 @@ def _check_single_writer(model: mujoco.MjModel, params: Iterable[Param], where: 
     writers: dict[tuple[str, int], dict[int | None, tuple[object, str]]] = {}
     roles: dict[tuple[object, str], str] = {}
     for param in params:
-        other = roles.setdefault((_writer(param), param.quantity.role), param.name) if param.quantity.role else None
+        other = roles.setdefault((_writer_key(param), param.quantity.role), param.name) if param.quantity.role else None
         if other and other != param.name:
             raise InputError(f"{where}: {other} and {param.name} set the same property. Keep one.")
-        for field, row, column in _places(model, param):
+        for field, row, column in _assigned_elements(model, param):
             taken = writers.setdefault((field, row), {})
             for where_else, (writer, name) in taken.items():
-                if writer != _writer(param) and (column is None or where_else in (None, column)):
+                if writer != _writer_key(param) and (column is None or where_else in (None, column)):
                     raise InputError(f"{where}: {name} and {param.name} both set {field}[{row}]. Keep one.")
-            taken[column] = (_writer(param), param.name)
+            taken[column] = (_writer_key(param), param.name)
 
 
-def _writer(param: Param) -> object:
+def _writer_key(param: Param) -> object:
     """Return the key of a parameter's writer: its own name, or its group."""
     compute = param.quantity.compute
     return (compute, param.quantity.family, param.target) if compute else param.name
 
 
-def _places(model: mujoco.MjModel, param: Param) -> Iterator[tuple[str, int, int | None]]:
+def _assigned_elements(model: mujoco.MjModel, param: Param) -> Iterator[tuple[str, int, int | None]]:
     """Yield field, row and column (None for all) of every element that a parameter assigns."""
     assigned = [(slot.field, slot.column) for slot in param.quantity.slots if slot.rule == "assign"]
     for field, column in [*assigned, *((field, None) for field in param.quantity.writes)]:
-        for row in rows(model, param.quantity, param.target, field):
+        for row in find_rows(model, param.quantity, param.target, field):
             yield field, int(row), column

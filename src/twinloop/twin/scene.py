@@ -59,34 +59,36 @@ class SceneSlots:
         return [i for i, slot in enumerate(self.layout.slots) if slot.group]
 
     @property
-    def occluded(self) -> list[str]:
+    def occluded_objects(self) -> list[str]:
         """Names of the objects that clutter occludes, sorted."""
         return sorted({clutter.occlude.object for clutter in self.spec.clutter.values() if clutter.occlude})
 
-    def present(self, table: ParamTable) -> NDArray[np.bool_]:
+    def occupied_mask(self, table: ParamTable) -> NDArray[np.bool_]:
         """Return the mask of slots that are not empty, ``(nworld, nslot)``."""
         there = np.ones((table.nworld, len(self.layout.slots)), dtype=bool)
         for name, clutter in self.spec.clutter.items():
-            count = _whole(table, f"scene/{name}/count", clutter.count[1])
-            for order, slot in enumerate(self.layout.group(name)):
+            count = _integer_values(table, f"scene/{name}/count", clutter.count[1])
+            for order, slot in enumerate(self.layout.slots_of_group(name)):
                 there[:, slot] = order < count
         return there
 
-    def choice(self, table: ParamTable) -> NDArray[np.int64]:
+    def shape_indices(self, table: ParamTable) -> NDArray[np.int64]:
         """Return the index of each slot's shape in its set, ``(nworld, nslot)``; 0 for an empty slot."""
-        columns = [_whole(table, f"scene/{slot.body}/shape", len(slot.shapes) - 1) for slot in self.layout.slots]
+        columns = [
+            _integer_values(table, f"scene/{slot.body}/shape", len(slot.shapes) - 1) for slot in self.layout.slots
+        ]
         chosen = np.stack(columns, axis=1) if columns else np.zeros((table.nworld, 0), dtype=np.int64)
-        return np.where(self.present(table), chosen, 0)
+        return np.where(self.occupied_mask(table), chosen, 0)
 
-    def of_choice(self, table: ParamTable, attribute: str) -> NDArray[np.float64]:
+    def shape_attribute(self, table: ParamTable, attribute: str) -> NDArray[np.float64]:
         """Return ``radius`` (bounding, m) or ``extents`` of the shape in each slot, ``(nworld, nslot, …)``."""
-        choice = self.choice(table)
+        choice = self.shape_indices(table)
         columns = [getattr(rows, attribute)[choice[:, i]] for i, rows in enumerate(self._rows)]
         return np.stack(columns, axis=1)
 
-    def names(self, table: ParamTable, world: int) -> list[str]:
+    def shape_names(self, table: ParamTable, world: int) -> list[str]:
         """Return the names of the shapes in a world."""
-        there, choice = self.present(table)[world], self.choice(table)[world]
+        there, choice = self.occupied_mask(table)[world], self.shape_indices(table)[world]
         return [slot.shapes[choice[i]].name for i, slot in enumerate(self.layout.slots) if there[i]]
 
     def write_inplace(
@@ -97,7 +99,7 @@ class SceneSlots:
         Returns:
             True if something was written, False if every world equals the compiled model.
         """
-        there, choice = self.present(table), self.choice(table)
+        there, choice = self.occupied_mask(table), self.shape_indices(table)
         written = self.clutter
         names = [f"scene/{self.layout.slots[i].group}/count" for i in written]
         if not there[:, written].any() and not any(name in always for name in names):
@@ -112,7 +114,7 @@ class SceneSlots:
 
     @cached_property
     def _rows(self) -> list[_Rows]:
-        catalogues = {slot.meshes: _catalogue(slot) for slot in self.layout.slots}
+        catalogues = {slot.meshes: _compile_catalogue(slot) for slot in self.layout.slots}
         return [_Rows(self.model, slot, catalogues[slot.meshes], self.layout) for slot in self.layout.slots]
 
     def param_specs(self) -> list[ParamSpec]:
@@ -121,17 +123,17 @@ class SceneSlots:
         for name, clutter in self.spec.clutter.items():
             low, high = clutter.count
             source = f"scene.clutter.{name} of the twin"
-            specs.append(_number(f"scene/{name}/count", low, high, source))
-            slots = [self.layout.slots[i] for i in self.layout.group(name)]
-            specs += [_number(f"scene/{slot.body}/shape", 0, len(slot.shapes) - 1, source) for slot in slots]
+            specs.append(_integer_param(f"scene/{name}/count", low, high, source))
+            slots = [self.layout.slots[i] for i in self.layout.slots_of_group(name)]
+            specs += [_integer_param(f"scene/{slot.body}/shape", 0, len(slot.shapes) - 1, source) for slot in slots]
         return specs
 
 
-def _number(name: str, low: int, high: int, source: str) -> ParamSpec:
+def _integer_param(name: str, low: int, high: int, source: str) -> ParamSpec:
     return ParamSpec(name=name, low=0.0, high=high + 1.0, range=(float(low), high + 1.0), source=source)
 
 
-def _whole(table: ParamTable, name: str, most: int) -> NDArray[np.int64]:
+def _integer_values(table: ParamTable, name: str, most: int) -> NDArray[np.int64]:
     values = table.get(name, np.zeros(table.nworld))
     return np.minimum(np.floor(values).astype(np.int64), most)
 
@@ -146,7 +148,7 @@ class _Rows:
         self._values = {field: getattr(catalogue, field)[1:] for field in _BODY}
         owners = [np.flatnonzero(catalogue.geom_bodyid == 1 + i) for i in range(len(slot.shapes))]
         for field in _GEOM:
-            self._values[field] = _padded(getattr(catalogue, field), owners, len(self._geoms), _UNUSED[field])
+            self._values[field] = _pad_rows(getattr(catalogue, field), owners, len(self._geoms), _UNUSED[field])
         meshes = np.array([-1, *(model.mesh(catalogue.mesh(i).name).id for i in range(catalogue.nmesh))])
         self._values["geom_dataid"] = meshes[1 + self._values["geom_dataid"]]
         used = self._values["geom_rgba"][..., 3] > 0
@@ -177,7 +179,7 @@ _UNUSED: dict[str, object] = {
 }
 
 
-def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused: object) -> NDArray:
+def _pad_rows(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused: object) -> NDArray:
     """Return each shape's geom rows ``(nshape, width, …)``, filled up with rows of an unused geom."""
     rows = np.empty((len(owners), width, *values.shape[1:]), dtype=values.dtype)
     rows[:] = unused
@@ -186,7 +188,7 @@ def _padded(values: NDArray, owners: list[NDArray[np.intp]], width: int, unused:
     return rows
 
 
-def _catalogue(slot: SceneSlot) -> mujoco.MjModel:
+def _compile_catalogue(slot: SceneSlot) -> mujoco.MjModel:
     """Return a model in which every shape of a slot is a separate body, to read its geometry and inertia."""
     spec = mujoco.MjSpec()
     for index, shape in enumerate(slot.shapes):

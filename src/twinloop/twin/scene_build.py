@@ -20,27 +20,36 @@ import numpy as np
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.seeds import generator
 from twinloop.twin.scene_spec import LARGEST, ClutterSpec, ObjectSpec, SceneSpec, ShapeSpec
-from twinloop.twin.shapes import PRIMITIVES, ConvexPart, ObjectShape, bounds, fitted, primitive, procedural, read_piece
+from twinloop.twin.shapes import (
+    PRIMITIVES,
+    ConvexPart,
+    ObjectShape,
+    bounding_box,
+    fit_pieces,
+    make_primitive,
+    make_procedural,
+    read_piece,
+)
 
 
-def expand(spec: ShapeSpec, folder: Path, *, where: str) -> list[ObjectShape]:
+def expand_shapes(spec: ShapeSpec, folder: Path, *, where: str) -> list[ObjectShape]:
     """Return the ``count`` shapes of one entry, which depend only on the entry and its files.
 
     Raises:
         InputError: a shape does not fit its box, or a mesh is no solid body; the message names the entry.
     """
-    return [_shape(spec, index, folder, f"{where} ({spec.name or spec.shape})") for index in range(spec.count)]
+    return [_make_shape(spec, index, folder, f"{where} ({spec.name or spec.shape})") for index in range(spec.count)]
 
 
-def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> ObjectShape:
+def _make_shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> ObjectShape:
     rng = generator(spec.seed, f"scene/{spec.name or spec.shape}", index)
     low, high = spec.scale
     try:
-        pieces = _pieces(spec, index, float(rng.uniform(low, high)), folder, where)
+        pieces = _make_pieces(spec, index, float(rng.uniform(low, high)), folder, where)
     except InputError as error:
         message = str(error)
         raise InputError(message if message.startswith(where) else f"{where}: {message}") from error
-    low_corner, high_corner = bounds(pieces)
+    low_corner, high_corner = bounding_box(pieces)
     largest = float((high_corner - low_corner).max())
     if spec.shape == "mesh" and largest > LARGEST:
         raise InputError(f"{where}: the mesh is {largest:.4g} m large. If its file is in mm, give `size:` in m.")
@@ -51,24 +60,24 @@ def _shape(spec: ShapeSpec, index: int, folder: Path, where: str) -> ObjectShape
         pieces=pieces,
         extents=high_corner - low_corner,
         mass=spec.mass if spec.mass is not None else spec.density * volume,
-        rgba=(*(spec.color or _color(rng)), 1.0),
+        rgba=(*(spec.color or _draw_color(rng)), 1.0),
     )
 
 
-def _pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where: str) -> tuple[ConvexPart, ...]:
+def _make_pieces(spec: ShapeSpec, index: int, factor: float, folder: Path, where: str) -> tuple[ConvexPart, ...]:
     extents = spec.extents(factor)
     if spec.shape == "mesh":
         read = tuple(read_piece(folder / name, accept_hull=spec.hull, where=where) for name in spec.files)
-        low, high = bounds(read)
-        return fitted(read, factor * (high - low) if extents is None else extents)
+        low, high = bounding_box(read)
+        return fit_pieces(read, factor * (high - low) if extents is None else extents)
     if extents is None:
         raise InputError(f"a {spec.shape} needs a size")
     if spec.shape in PRIMITIVES:
-        return primitive(spec.shape, extents)
-    return procedural(spec.shape, extents, seed=spec.seed, index=index, **spec.options)
+        return make_primitive(spec.shape, extents)
+    return make_procedural(spec.shape, extents, seed=spec.seed, index=index, **spec.options)
 
 
-def _color(rng: np.random.Generator) -> tuple[float, float, float]:
+def _draw_color(rng: np.random.Generator) -> tuple[float, float, float]:
     """Draw a muted colour of any hue."""
     hue, saturation, value = rng.uniform((0.0, 0.35, 0.45), (1.0, 0.75, 0.9))
     return colorsys.hsv_to_rgb(float(hue), float(saturation), float(value))
@@ -112,7 +121,7 @@ class SceneLayout:
     contype: int
     conaffinity: int
 
-    def group(self, name: str) -> tuple[int, ...]:
+    def slots_of_group(self, name: str) -> tuple[int, ...]:
         """Return the indices of the slots of a clutter group, in the order in which they are filled."""
         return tuple(i for i, slot in enumerate(self.slots) if slot.group == name)
 
@@ -128,22 +137,24 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
         InputError, UnknownNameError: a set, a body or a geom does not exist, or a shape cannot be created.
     """
     sets = {
-        name: tuple(shape for entry in entries for shape in expand(entry, folder, where=f"{where}: scene.sets.{name}"))
+        name: tuple(
+            shape for entry in entries for shape in expand_shapes(entry, folder, where=f"{where}: scene.sets.{name}")
+        )
         for name, entries in spec.sets.items()
     }
     _check_geom(mjspec, spec.support, where)
     _check_bodies(mjspec, spec, where)
-    contact = _contact(mjspec, spec.like or like, where)
+    contact = _contact_settings(mjspec, spec.like or like, where)
     slots: list[SceneSlot] = []
     for thing in spec.objects:
-        _check_on(mjspec, spec.support, thing, where)
-        shapes = tuple(expand(thing, folder, where=f"{where}: scene.objects"))
+        _check_on_support(mjspec, spec.support, thing, where)
+        shapes = tuple(expand_shapes(thing, folder, where=f"{where}: scene.objects"))
         slots.append(SceneSlot(body=thing.name, shapes=shapes, meshes=f"objects/{thing.name}"))
-        place = (*thing.position, _top(mjspec, spec.support) + shapes[0].extents[2] / 2)
+        place = (*thing.position, _support_height(mjspec, spec.support) + shapes[0].extents[2] / 2)
         _add_body(mjspec, slots[-1], place, contact, rolling=spec.rolling, there=True)
         mjspec.worldbody.bodies[-1].quat = [math.cos(thing.yaw / 2), 0.0, 0.0, math.sin(thing.yaw / 2)]
     for name, clutter in spec.clutter.items():
-        slots += _clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
+        slots += _add_clutter(mjspec, name, clutter, sets, contact, spec.rolling, where)
     _extend_keys(mjspec, len(slots))
     default = mjspec.default.geom
     return SceneLayout(
@@ -154,7 +165,7 @@ def build_scene(mjspec: mujoco.MjSpec, spec: SceneSpec, folder: Path, *, like: s
     )
 
 
-def _clutter(
+def _add_clutter(
     mjspec: mujoco.MjSpec,
     name: str,
     clutter: ClutterSpec,
@@ -224,7 +235,7 @@ def _add_body(
     for index, shape in enumerate(slot.shapes[1:], start=1):
         _add_meshes(mjspec, shape, index, slot.meshes)
     if not there:
-        geoms += [_filler(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
+        geoms += [_add_filler_geom(body) for _ in range(max(len(shape.pieces) for shape in slot.shapes) - len(geoms))]
         body.gravcomp = 1.0
         body.simple = False  # the centre of mass changes with the shape
     for geom in geoms:
@@ -243,11 +254,11 @@ def _add_meshes(mjspec: mujoco.MjSpec, shape: ObjectShape, index: int, prefix: s
             mjspec.add_mesh(name=name, uservert=piece.vertices.ravel(), inertia=exact)
 
 
-def _filler(body: mujoco.MjsBody) -> mujoco.MjsGeom:
+def _add_filler_geom(body: mujoco.MjsBody) -> mujoco.MjsGeom:
     return body.add_geom(type=mujoco.mjtGeom.mjGEOM_SPHERE, size=[0.001, 0.0, 0.0], mass=0.0)
 
 
-def _contact(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, Any]:
+def _contact_settings(mjspec: mujoco.MjSpec, like: str | None, where: str) -> dict[str, Any]:
     """Return the contact settings of a body's first geom, or {} for the model's defaults."""
     if like is None:
         return {}
@@ -281,7 +292,7 @@ def _check_bodies(mjspec: mujoco.MjSpec, spec: SceneSpec, where: str) -> None:
         taken[name] = place
 
 
-def _check_on(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
+def _check_on_support(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str) -> None:
     """Refuse an object outside the table, which would fall during the whole episode."""
     geom = next(geom for geom in mjspec.geoms if geom.name == support)
     half = np.where(geom.size[:2] > 0, geom.size[:2], np.inf)  # a plane of size 0 is infinite
@@ -293,7 +304,7 @@ def _check_on(mjspec: mujoco.MjSpec, support: str, thing: ObjectSpec, where: str
         )
 
 
-def _top(mjspec: mujoco.MjSpec, support: str) -> float:
+def _support_height(mjspec: mujoco.MjSpec, support: str) -> float:
     geom = next(geom for geom in mjspec.geoms if geom.name == support)
     half = geom.size[2] if geom.type == mujoco.mjtGeom.mjGEOM_BOX else 0.0
     return float(geom.pos[2] + half)

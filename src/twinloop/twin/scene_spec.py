@@ -78,7 +78,7 @@ class ShapeSpec(_Strict):
         return {key: value for key in names.get(self.shape, ()) if (value := getattr(self, key)) is not None}
 
     @model_validator(mode="after")
-    def _fits(self) -> Self:
+    def _check_options(self) -> Self:
         said = {key for key in ("sides", "taper", "corners", "exponents", "thickness", "wall") if getattr(self, key)}
         foreign = sorted(said - set(self.options))
         if self.scale[0] > self.scale[1]:
@@ -105,7 +105,7 @@ class ObjectSpec(ShapeSpec):
     yaw: float = 0.0
 
     @model_validator(mode="after")
-    def _single(self) -> Self:
+    def _check_single(self) -> Self:
         if self.count != 1 or not self.name:
             raise ValueError("an object is a single shape with a name; shapes for random draws belong in `sets`")
         return self
@@ -123,7 +123,7 @@ class OcclusionSpec(_Strict):
     visible: Region = (0.2, 0.9)
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if not 0 < self.distance[0] <= self.distance[1]:
             raise ValueError(f"distance is a range [low, high] in m above 0, given {list(self.distance)}")
         if not 0 <= self.visible[0] < self.visible[1] <= 1:
@@ -148,7 +148,7 @@ class ClutterSpec(_Strict):
     occlude: OcclusionSpec | None = None
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         for key in ("count", "x", "y"):
             low, high = getattr(self, key)
             if low > high or (key != "count" and low == high):

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.twin.spec import RobotSpec, describe
+from twinloop.twin.spec import RobotSpec, describe_errors
 
 _PRESETS = Path(__file__).with_name("servos.yaml")
 
@@ -87,7 +87,7 @@ def servo_presets() -> Mapping[str, ServoSpec]:
         try:
             presets[name] = ServoSpec.model_validate(whole)
         except ValidationError as error:
-            raise InputError(describe(error, where=f"{_PRESETS.name}: {name}", model=ServoSpec)) from error
+            raise InputError(describe_errors(error, where=f"{_PRESETS.name}: {name}", model=ServoSpec)) from error
     return presets
 
 
@@ -130,12 +130,12 @@ def apply_servos(mjspec: mujoco.MjSpec, robot: RobotSpec, servos: tuple[ServoSpe
         if name not in actuators:
             added = True
             actuators[name] = mjspec.add_actuator(name=name, target=joint_name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
-        _write(actuators[name], joint, servo)
+        _write_servo(actuators[name], joint, servo)
     if added:  # the explicit integrator is unstable for a servo's damping of a light link
         mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 
 
-def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: ServoSpec) -> None:
+def _write_servo(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: ServoSpec) -> None:
     joint.damping = np.array([servo.damping.value, 0.0, 0.0])
     joint.frictionloss, joint.armature = servo.frictionloss.value, servo.armature.value
     limit = servo.torque_limit.value
@@ -153,7 +153,7 @@ def _write(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, servo: ServoSpe
         actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, command
 
 
-def nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> dict[str, float]:
+def preset_nominals(robot: RobotSpec | None, servos: tuple[ServoSpec | None, ...]) -> dict[str, float]:
     """Return nominal values of parameters that come from a preset instead of a model, by path."""
     if robot is None:
         return {}
@@ -207,24 +207,24 @@ def add_servos(mjspec: mujoco.MjSpec, *, control: str = "position") -> None:
             forcerange=[-effort, effort],
         )
         if control == "torque":
-            _limit(actuator, -effort, effort)
+            _set_limit(actuator, -effort, effort)
         else:
             inertia = float(model.dof_M0[model.joint(joint.name).dofadr[0]])  # inertia that it moves, at the zero pose
             fastest = inertia / (LEAST_STEPS * mjspec.option.timestep) ** 2
-            _servo(actuator, joint, min(effort / FULL_EFFORT_ERROR, fastest))
+            _set_position_servo(actuator, joint, min(effort / FULL_EFFORT_ERROR, fastest))
         added = True
     if added:
         # A URDF names no integrator; the explicit one is unstable for a servo's damping of a light link.
         mjspec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST
 
 
-def _servo(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, kp: float) -> None:
+def _set_position_servo(actuator: mujoco.MjsActuator, joint: mujoco.MjsJoint, kp: float) -> None:
     actuator.biastype = mujoco.mjtBias.mjBIAS_AFFINE
     # A positive third entry is a damping ratio; the compiler computes the gain from it and the joint's inertia.
     actuator.gainprm[0], actuator.biasprm[1], actuator.biasprm[2] = kp, -kp, 1.0
     if joint.range[0] < joint.range[1]:
-        _limit(actuator, *joint.range)
+        _set_limit(actuator, *joint.range)
 
 
-def _limit(actuator: mujoco.MjsActuator, low: float, high: float) -> None:
+def _set_limit(actuator: mujoco.MjsActuator, low: float, high: float) -> None:
     actuator.ctrllimited, actuator.ctrlrange = mujoco.mjtLimited.mjLIMITED_TRUE, [low, high]

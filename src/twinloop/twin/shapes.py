@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import ConvexHull, QhullError
 
 from twinloop.core.errors import InputError
-from twinloop.core.records import frozen
+from twinloop.core.records import freeze_array
 from twinloop.core.seeds import generator
 from twinloop.twin.model_limits import ENGINE_ERRORS, check_asset
 
@@ -40,12 +40,12 @@ class ConvexPart:
 
     def __post_init__(self) -> None:
         for name in ("size", "position"):
-            object.__setattr__(self, name, frozen(getattr(self, name)))
+            object.__setattr__(self, name, freeze_array(getattr(self, name)))
         if self.vertices is not None:
-            object.__setattr__(self, "vertices", frozen(self.vertices))
+            object.__setattr__(self, "vertices", freeze_array(self.vertices))
 
     @property
-    def reach(self) -> NDArray[np.float64]:
+    def half_extents(self) -> NDArray[np.float64]:
         """Half extents of a primitive."""
         a, b, c = self.size
         return np.array(
@@ -79,7 +79,7 @@ class ObjectShape:
     rgba: tuple[float, float, float, float]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "extents", frozen(self.extents))
+        object.__setattr__(self, "extents", freeze_array(self.extents))
 
     @property
     def volume(self) -> float:
@@ -87,7 +87,7 @@ class ObjectShape:
         return sum(piece.volume for piece in self.pieces)
 
 
-def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
+def make_primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
     """Return one of `PRIMITIVES` that fills a bounding box; cylinders and capsules are upright.
 
     Raises:
@@ -95,10 +95,10 @@ def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
     """
     x, y, z = np.asarray(extents, dtype=np.float64)
     if kind == "sphere":
-        _equal(kind, (x, y, z))
+        _require_equal(kind, (x, y, z))
         size = (x / 2, 0.0, 0.0)
     elif kind in {"cylinder", "capsule"}:
-        _equal(kind, (x, y))
+        _require_equal(kind, (x, y))
         size = (x / 2, z / 2 if kind == "cylinder" else (z - x) / 2, 0.0)
         if size[1] <= 0:
             raise InputError(f"A capsule is upright: its height of {z:g} m must exceed its diameter of {x:g} m.")
@@ -107,13 +107,13 @@ def primitive(kind: str, extents: ArrayLike) -> tuple[ConvexPart, ...]:
     return (ConvexPart(kind=kind, size=np.array(size), position=np.zeros(3)),)
 
 
-def _equal(kind: str, values: tuple[float, ...]) -> None:
+def _require_equal(kind: str, values: tuple[float, ...]) -> None:
     if max(values) - min(values) > _EQUAL * max(values):
         what = "equal extents" if len(values) == 3 else "equal extents in x and y"
         raise InputError(f"A {kind} needs {what}, given {', '.join(f'{v:g}' for v in values)} m. Use an ellipsoid.")
 
 
-def hull(vertices: NDArray[np.float64]) -> ConvexPart:
+def make_hull(vertices: NDArray[np.float64]) -> ConvexPart:
     """Return the convex hull of points ``(n, 3)`` as a piece."""
     corners = vertices[ConvexHull(vertices).vertices]
     return ConvexPart(kind="mesh", size=np.zeros(3), position=np.zeros(3), vertices=corners)
@@ -126,7 +126,7 @@ def prism(rng: np.random.Generator, *, sides: int | None = None, taper: float | 
     angle = 2 * np.pi * np.arange(sides) / sides
     base = np.stack([np.cos(angle), np.sin(angle), np.full(sides, -1.0)], axis=1)
     top = base * [taper, taper, -1.0]
-    return (hull(np.concatenate([base, top])),)
+    return (make_hull(np.concatenate([base, top])),)
 
 
 def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple[ConvexPart, ...]:
@@ -134,7 +134,7 @@ def polyhedron(rng: np.random.Generator, *, corners: int | None = None) -> tuple
     corners = int(rng.integers(8, 17)) if corners is None else corners
     direction = rng.normal(size=(corners, 3))
     direction /= np.linalg.norm(direction, axis=1, keepdims=True)
-    return (hull(direction * rng.uniform(0.8, 1.0, size=(corners, 1))),)
+    return (make_hull(direction * rng.uniform(0.8, 1.0, size=(corners, 1))),)
 
 
 def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | None = None) -> tuple[ConvexPart, ...]:
@@ -158,7 +158,7 @@ def superquadric(rng: np.random.Generator, *, exponents: tuple[float, float] | N
         ],
         axis=-1,
     )
-    return (hull(np.unique(np.round(points.reshape(-1, 3), 12), axis=0)),)
+    return (make_hull(np.unique(np.round(points.reshape(-1, 3), 12), axis=0)),)
 
 
 def ell(rng: np.random.Generator, *, thickness: float | None = None) -> tuple[ConvexPart, ...]:
@@ -178,7 +178,7 @@ def mug(rng: np.random.Generator, *, wall: float | None = None) -> tuple[ConvexP
     ring = np.stack([np.cos(angle), np.sin(angle)], axis=1)
 
     def slab(outline: NDArray[np.float64], low: float, high: float) -> ConvexPart:
-        return hull(np.concatenate([np.c_[outline, np.full(len(outline), z)] for z in (low, high)]))
+        return make_hull(np.concatenate([np.c_[outline, np.full(len(outline), z)] for z in (low, high)]))
 
     pieces = [slab(ring, -1.0, floor)]
     for i in range(_WALLS):
@@ -207,15 +207,15 @@ PROCEDURAL: dict[str, Callable[..., tuple[ConvexPart, ...]]] = {
 }
 
 
-def fitted(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPart, ...]:
+def fit_pieces(pieces: tuple[ConvexPart, ...], extents: ArrayLike) -> tuple[ConvexPart, ...]:
     """Scale pieces per axis and centre them, so that together they fill a bounding box of these extents in m."""
-    low, high = bounds(pieces)
+    low, high = bounding_box(pieces)
     scale = np.asarray(extents, dtype=np.float64) / (high - low)
     centre = (low + high) / 2
-    return tuple(_moved(piece, scale, centre) for piece in pieces)
+    return tuple(_move_piece(piece, scale, centre) for piece in pieces)
 
 
-def bounds(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def bounding_box(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the lowest and the highest corner of the bounding box, each ``(3,)`` in m."""
     corners = np.concatenate(list(_corners(pieces)))
     return corners.min(axis=0), corners.max(axis=0)
@@ -223,11 +223,11 @@ def bounds(pieces: tuple[ConvexPart, ...]) -> tuple[NDArray[np.float64], NDArray
 
 def _corners(pieces: tuple[ConvexPart, ...]) -> Iterator[NDArray[np.float64]]:
     for piece in pieces:
-        vertices = np.array([-piece.reach, piece.reach]) if piece.vertices is None else piece.vertices
+        vertices = np.array([-piece.half_extents, piece.half_extents]) if piece.vertices is None else piece.vertices
         yield vertices + piece.position
 
 
-def _moved(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[np.float64]) -> ConvexPart:
+def _move_piece(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[np.float64]) -> ConvexPart:
     position = (piece.position - centre) * scale
     if piece.vertices is not None:
         vertices = piece.vertices * scale + position
@@ -235,11 +235,11 @@ def _moved(piece: ConvexPart, scale: NDArray[np.float64], centre: NDArray[np.flo
     return replace(piece, size=piece.size * scale, position=position)
 
 
-def procedural(
+def make_procedural(
     kind: str, extents: ArrayLike, *, seed: int, index: int = 0, **options: float | int | tuple[float, float]
 ) -> tuple[ConvexPart, ...]:
     """Return a procedural shape, which depends only on kind, seed, index and options."""
-    return fitted(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
+    return fit_pieces(PROCEDURAL[kind](generator(seed, f"shape/{kind}", index), **options), extents)
 
 
 _CONVEX = 0.97  # smallest share of the hull's volume; flat faces of round parts can cost the rest
@@ -254,7 +254,7 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
     Raises:
         InputError: the file is missing or no mesh, or the surface is open, inside out, without volume or not convex.
     """
-    vertices, faces = _read(path, where)
+    vertices, faces = _read_mesh(path, where)
     _check_closed(faces, path, where)
     volume = _volume(vertices, faces)
     if volume <= 0:
@@ -269,10 +269,10 @@ def read_piece(path: Path, *, accept_hull: bool, where: str) -> ConvexPart:
             f"{100 * (whole / volume - 1):.0f} % larger. Give its convex parts as `files: [a.stl, b.stl]`, "
             "or accept the hull with `hull: true`."
         )
-    return hull(vertices)
+    return make_hull(vertices)
 
 
-def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+def _read_mesh(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "does not exist"
         raise InputError(f"{where}: {path} {what}. Mesh files are searched in the folder of the twin's YAML.")
@@ -289,10 +289,12 @@ def _read(path: Path, where: str) -> tuple[NDArray[np.float64], NDArray[np.int32
     turn = np.empty(9)
     mujoco.mju_quat2Mat(turn, model.mesh_quat[0])
     vertices = model.mesh_vert.astype(np.float64) @ turn.reshape(3, 3).T + model.mesh_pos[0]
-    return _merged(vertices, model.mesh_face)
+    return _merge_vertices(vertices, model.mesh_face)
 
 
-def _merged(vertices: NDArray[np.float64], faces: NDArray[np.int32]) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+def _merge_vertices(
+    vertices: NDArray[np.float64], faces: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """Merge vertices at the same position and remove faces without area."""
     span = float(np.ptp(vertices, axis=0).max()) or 1.0
     keys = np.round(vertices / (1e-6 * span)).astype(np.int64)

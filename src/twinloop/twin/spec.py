@@ -92,7 +92,7 @@ class ParamSpec(_Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _declared(cls, row: Any) -> Any:
+    def _fill_declared_range(cls, row: Any) -> Any:
         if not isinstance(row, dict) or not isinstance(row.get("name"), str) or {"range", "op", "source"} & row.keys():
             return row
         kind = find_kind(row["name"])
@@ -102,7 +102,7 @@ class ParamSpec(_Strict):
         return {**row, "range": (usual.low, usual.high), "op": usual.op, "source": usual.source}
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         low, high = -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
         for key, (first, last) in (("range", self.range or (0, 0)), ("bounds", (low, high))):
             if not first <= last:
@@ -145,7 +145,7 @@ class TwinSpec(_Strict):
     params: list[ParamSpec] = []
 
     @model_validator(mode="after")
-    def _finite_rate(self) -> Self:
+    def _check_rate(self) -> Self:
         rate = self.control_hz * self.substeps
         if rate > MOST_STEPS_PER_SECOND:
             raise ValueError(
@@ -161,24 +161,24 @@ def parse_spec(value: Any, *, where: str) -> TwinSpec:
     try:
         return TwinSpec.model_validate(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=where, model=TwinSpec)) from error
+        raise InputError(describe_errors(error, where=where, model=TwinSpec)) from error
 
 
-def describe(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
+def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel] | None = None) -> str:
     """Return one line per wrong key: its location, the error and the value; with ``model`` also the nearest key."""
     lines: dict[str, str] = {}
     for item in error.errors():
         place = ".".join(str(part) for part in item["loc"] if not _is_alternative(part)) or "(top)"
         if place in lines:  # error for another alternative of the same value
-            lines[place] = f"{lines[place].rpartition(' (given: ')[0]}, or: {_said(item)}"
+            lines[place] = f"{lines[place].rpartition(' (given: ')[0]}, or: {_format_error(item)}"
         else:
-            lines[place] = _said(item)
+            lines[place] = _format_error(item)
         if model and item["type"] == "extra_forbidden":
             lines[place] += _nearest_key(item["loc"], model)
     return f"{where} is not as it should be:\n" + "\n".join(f"  {place}: {said}" for place, said in lines.items())
 
 
-def _said(item: Any) -> str:
+def _format_error(item: Any) -> str:
     mapping = item["type"] in ("model_type", "model_attributes_type", "dict_type")
     text = "Input should be a mapping, `key: value`" if mapping else item["msg"].removeprefix("Value error, ")
     return f"{text} (given: {item['input']!r:.80})"

@@ -30,17 +30,17 @@ class _Canvas:
         )
         self.numbers = uniforms(seed, "texture", [index], size=16)[0]
 
-    def whole(self, number: int, low: int, high: int) -> int:
+    def draw_integer(self, number: int, low: int, high: int) -> int:
         """Return an integer from low to high, inclusive, drawn by the ``number``-th uniform."""
         return low + int(self.numbers[number] * (high - low + 1))
 
-    def grain(self, name: str, size: int) -> NDArray[np.float64]:
+    def draw_uniforms(self, name: str, size: int) -> NDArray[np.float64]:
         """Return ``size`` uniforms from a named random stream of this texture."""
         return uniforms(self.seed, f"texture/{name}", [self.index], size=size)[0]
 
-    def noise(self, name: str, cells: int) -> Mask:
+    def draw_noise(self, name: str, cells: int) -> Mask:
         """Return smooth noise in (0, 1): a periodic lattice of ``cells`` × ``cells`` values, Hermite-interpolated."""
-        lattice = self.grain(f"{name}/{cells}", cells * cells).reshape(cells, cells)
+        lattice = self.draw_uniforms(f"{name}/{cells}", cells * cells).reshape(cells, cells)
         row, column = self.v * cells, self.u * cells
         i, j = row.astype(int), column.astype(int)
         s, t = (x * x * (3 - 2 * x) for x in (row - i, column - j))
@@ -51,31 +51,31 @@ class _Canvas:
 
 
 def _noise(canvas: _Canvas) -> Mask:
-    cells = canvas.whole(8, 2, 6)
-    octaves = [canvas.noise("octave", cells * 2**k) * 0.5**k for k in range(3)]
+    cells = canvas.draw_integer(8, 2, 6)
+    octaves = [canvas.draw_noise("octave", cells * 2**k) * 0.5**k for k in range(3)]
     return np.sum(octaves, axis=0) / 1.75
 
 
 def _checker(canvas: _Canvas) -> Mask:
-    cells = 2 * canvas.whole(8, 1, 6)
+    cells = 2 * canvas.draw_integer(8, 1, 6)
     return ((canvas.u * cells).astype(int) + (canvas.v * cells).astype(int)) % 2.0
 
 
 def _stripes(canvas: _Canvas) -> Mask:
     # Integer frequencies along both sides, so that the repeated texture has no seams.
-    phase = canvas.whole(8, 1, 8) * canvas.u + canvas.whole(9, -4, 4) * canvas.v + canvas.numbers[10]
+    phase = canvas.draw_integer(8, 1, 8) * canvas.u + canvas.draw_integer(9, -4, 4) * canvas.v + canvas.numbers[10]
     wave = np.sin(2 * np.pi * phase)
     return np.clip(0.5 + wave * (0.6 + 8 * canvas.numbers[11]), 0, 1)
 
 
 def _wood(canvas: _Canvas) -> Mask:
-    bend = canvas.noise("bend", 3) * (0.1 + 0.3 * canvas.numbers[9])
-    rings = np.sin(2 * np.pi * canvas.whole(8, 3, 9) * (canvas.v + bend))
-    return 0.5 + 0.4 * rings + 0.1 * (2 * canvas.noise("fibre", 24) - 1)
+    bend = canvas.draw_noise("bend", 3) * (0.1 + 0.3 * canvas.numbers[9])
+    rings = np.sin(2 * np.pi * canvas.draw_integer(8, 3, 9) * (canvas.v + bend))
+    return 0.5 + 0.4 * rings + 0.1 * (2 * canvas.draw_noise("fibre", 24) - 1)
 
 
 def _speckle(canvas: _Canvas) -> Mask:
-    grain = canvas.grain("speckle", canvas.u.size).reshape(canvas.shape)
+    grain = canvas.draw_uniforms("speckle", canvas.u.size).reshape(canvas.shape)
     return (grain < 0.03 + 0.25 * canvas.numbers[8]).astype(float)
 
 
@@ -104,7 +104,7 @@ def texture_pool(size: int, *, seed: int, height: int = 64, width: int = 64, fir
     names = list(PATTERNS)
     for i in range(size):
         canvas = _Canvas(seed, first + i, height, width)
-        mask = PATTERNS[names[canvas.whole(0, 0, len(names) - 1)]](canvas)[..., None]
+        mask = PATTERNS[names[canvas.draw_integer(0, 0, len(names) - 1)]](canvas)[..., None]
         ground, figure = canvas.numbers[1:4], canvas.numbers[4:7]
         pool[i] = np.round(255 * np.clip(ground + mask * (figure - ground), 0, 1))
     return pool

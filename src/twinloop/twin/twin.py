@@ -14,13 +14,13 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable
 from twinloop.core.units import UnitMap, unit_map_from_ranges
 from twinloop.twin.devices import SensingDevice
-from twinloop.twin.fields import FieldValues, field_values, sharing_fields
+from twinloop.twin.fields import FieldValues, field_values, find_coupled_params
 from twinloop.twin.params import Param
 from twinloop.twin.quantities import default_value
-from twinloop.twin.quantities.joints import motor_joint
+from twinloop.twin.quantities.joints import find_motor_joint
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.scene import SceneSlots
-from twinloop.twin.servos import ServoSpec, nominals
+from twinloop.twin.servos import ServoSpec, preset_nominals
 from twinloop.twin.spec import RobotSpec, TwinSpec
 from twinloop.twin.textures import add_texture_pool
 
@@ -99,12 +99,14 @@ class Twin:
     @cached_property
     def motor_qpos(self) -> NDArray[np.intp]:
         """Index in qpos of the motor side of each robot joint, or of the joint itself if it has no gear."""
-        return self.model.jnt_qposadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
+        return self.model.jnt_qposadr[[find_motor_joint(self.model, name) for name in self.robot.joints]].astype(
+            np.intp
+        )
 
     @cached_property
     def motor_qvel(self) -> NDArray[np.intp]:
         """Index in qvel of the motor side of each robot joint, or of the joint itself if it has no gear."""
-        return self.model.jnt_dofadr[[motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
+        return self.model.jnt_dofadr[[find_motor_joint(self.model, name) for name in self.robot.joints]].astype(np.intp)
 
     @property
     def encoder_qpos(self) -> NDArray[np.intp]:
@@ -123,10 +125,10 @@ class Twin:
     @cached_property
     def encoder_resolution(self) -> NDArray[np.float64]:
         """Size of one count of each joint's encoder in rad, 0 if unknown, ``(n,)``."""
-        said = nominals(self.robot, self.servos)
+        said = preset_nominals(self.robot, self.servos)
         return np.array([said.get(f"sensor/{joint}/resolution", 0.0) for joint in self.robot.joints])
 
-    def with_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
+    def align_motors(self, qpos: ArrayLike) -> NDArray[np.float64]:
         """Return ``qpos`` ``(…, nq)`` with every motor at its link's position, in the middle of the gear's backlash."""
         placed = np.array(qpos, dtype=np.float64)
         if self.spec.robot is not None:
@@ -153,7 +155,7 @@ class Twin:
             )
         return unit_map_from_ranges(self.robot.joints, self.joint_ranges, units, source=f"joint ranges of {self.name}")
 
-    def require(self, name: str) -> Param:
+    def find_param(self, name: str) -> Param:
         """Return the parameter with a name.
 
         Raises:
@@ -173,7 +175,7 @@ class Twin:
         names = tuple(self.params)
         matrix = np.tile([param.nominal for param in self.params.values()], (nworld, 1))
         for name, value in (values or {}).items():
-            self.require(name).check(value)
+            self.find_param(name).check(value)
             matrix[:, names.index(name)] = value
         return ParamTable(names=names, values=matrix)
 
@@ -193,7 +195,7 @@ class Twin:
         written = self.scene.write_inplace(arrays, table, visual=visual, always=always)
         return FieldValues(arrays=arrays, set_const=values.set_const or (written and not visual))
 
-    def moved(self, table: ParamTable) -> set[str]:
+    def find_changed_params(self, table: ParamTable) -> set[str]:
         """Return the names of the parameters that are not nominal in at least one world of a table."""
         nominal = np.array([self.params[name].nominal for name in table.names])
         return {name for name, moves in zip(table.names, (table.values != nominal).any(axis=0), strict=True) if moves}
@@ -207,7 +209,7 @@ class Twin:
         names = {name for name in table.steps if self.params[name].quantity.fields}
         if not names:
             return None
-        together = sharing_fields(self.params.values(), names)
+        together = find_coupled_params(self.params.values(), names)
         return field_values(self.model, together, table.at(step), always=names)
 
     def column(

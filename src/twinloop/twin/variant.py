@@ -7,30 +7,30 @@ from dataclasses import replace
 from pathlib import Path
 
 from twinloop.core.errors import InputError
-from twinloop.twin.compiling import changed_suffix, compile_model
+from twinloop.twin.compiling import changed_settings_lines, compile_model
 from twinloop.twin.devices import mark_sensors, sensor_params, twin_devices
 from twinloop.twin.gear import add_gears, robot_gears
 from twinloop.twin.params import expand_params
 from twinloop.twin.quantities.sensing import SENSOR_TEXT
 from twinloop.twin.scene import SceneSlots
-from twinloop.twin.servos import nominals
+from twinloop.twin.servos import preset_nominals
 from twinloop.twin.spec import GearSpec, ParamSpec, SensorSpec
 from twinloop.twin.twin import Twin
 
 
-def declaring(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
+def declare_params(twin: Twin, specs: Sequence[ParamSpec]) -> Twin:
     """Return the twin with more parameters; a later declaration replaces an earlier one of the same name.
 
     Raises:
         UnknownNameError, InputError: the model lacks a quantity or an object.
     """
     robot = twin.spec.robot
-    added = expand_params(twin.model, specs, where=twin.name, nominals=nominals(robot, twin.servos))
+    added = expand_params(twin.model, specs, where=twin.name, nominals=preset_nominals(robot, twin.servos))
     spec = twin.spec.model_copy(update={"params": [*twin.spec.params, *specs]})
     return replace(twin, spec=spec, params={**twin.params, **added})
 
 
-def gearing(twin: Twin, gears: GearSpec) -> Twin:
+def add_twin_gears(twin: Twin, gears: GearSpec) -> Twin:
     """Return the twin with a motor side for every joint, coupled to the link side by these gears.
 
     Raises:
@@ -45,12 +45,12 @@ def gearing(twin: Twin, gears: GearSpec) -> Twin:
     spec = twin.spec.model_copy(update={"robot": robot})
     scene = None if twin.scene is None else SceneSlots(layout=twin.scene.layout, model=model)
     rows = [*(scene.param_specs() if scene else []), *sensor_params(twin.devices), *spec.params]
-    params = expand_params(model, rows, where=twin.name, nominals=nominals(robot, twin.servos))
-    name = "+".join([twin.hash, "gears", *changed_suffix(model)])
+    params = expand_params(model, rows, where=twin.name, nominals=preset_nominals(robot, twin.servos))
+    name = "+".join([twin.hash, "gears", *changed_settings_lines(model)])
     return replace(twin, spec=spec, model=model, mjspec=mjspec, scene=scene, params=params, hash=name)
 
 
-def equipped(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:
+def add_twin_sensors(twin: Twin, sensors: Mapping[str, SensorSpec], *, folder: Path | None = None) -> Twin:
     """Return the twin with these sensors in addition to its own; a sensor of the same name is replaced.
 
     Its model, its hash and all its other parameters do not change, so simulated data of the twin are also valid for

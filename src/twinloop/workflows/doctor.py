@@ -16,8 +16,8 @@ from rich.table import Table
 
 from twinloop.core.engine_faults import known_faults
 from twinloop.core.errors import InputError
-from twinloop.core.extension import approvals, approve, revoke
-from twinloop.core.pool import cores
+from twinloop.core.extension import approve, read_approvals, revoke
+from twinloop.core.pool import count_cores
 from twinloop.dataset.logs.sets.registry import DATA_VARIABLE
 from twinloop.render import probe_all
 from twinloop.twin.compiling import ENGINE
@@ -61,12 +61,12 @@ def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
         "twinloop": version("twinloop"),
         "python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",
-        "cores": cores(),
+        "cores": count_cores(),
         "free_disk_gb": round(shutil.disk_usage(Path.cwd()).free / 1e9, 1),
         "data_folder": folder if folder and Path(folder).is_dir() else None,
         "packages": packages,
         "engine": {"name": ENGINE, "version": mujoco.mj_versionString(), "faults": [asdict(fault) for fault in faults]},
-        "approved_code": [asdict(row) for row in approvals()],
+        "approved_code": [asdict(row) for row in read_approvals()],
         "renderers": [
             {"name": r.name, "available": r.available, "detail": r.detail, "remedy": r.remedy} for r in renderers
         ],
@@ -75,7 +75,7 @@ def run_doctor(_: DoctorRequest, console: Console) -> dict[str, Any]:
     table.add_row("twinloop", f"{facts['twinloop']} on Python {facts['python']}, {facts['machine']}", "")
     table.add_row("cores, free disk", f"{facts['cores']}, {facts['free_disk_gb']} GB", "")
     table.add_row("real data", str(facts["data_folder"] or "downloaded on first use"), f"{DATA_VARIABLE}=FOLDER")
-    for row in approvals():
+    for row in read_approvals():
         what = "approved code" if row.sha256 else "own workspace"
         state = f"{row.path} ({_APPROVED[row.how]}{', ' if row.sha256 else ''}{row.sha256[:12]})"
         table.add_row(what, state, f"to withdraw it: twinloop approve --revoke {row.path}")
@@ -105,7 +105,7 @@ def run_approve(request: ApproveRequest, console: Console) -> dict[str, Any]:
     if request.revoke:
         rows = [row for file in request.files for row in revoke(file)]
     else:
-        rows = [approve(file) for file in request.files] if request.files else approvals()
+        rows = [approve(file) for file in request.files] if request.files else read_approvals()
     for row in rows:
         console.print(f"{row.sha256[:12] or 'workspace':<12}  {row.time}  {row.path}", soft_wrap=True)
     if request.files:

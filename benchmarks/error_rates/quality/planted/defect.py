@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.error_rates.quality.planted.edited import Edited
-from twinloop.curate.motion import motion_of
+from twinloop.curate.motion import compute_motion
 from twinloop.curate.recording import RecordedEpisode
 
 Plant = Callable[[RecordedEpisode, float, np.random.Generator], Edited | None]
@@ -56,7 +56,7 @@ def moving_joint(recording: RecordedEpisode, random: np.random.Generator) -> int
 
 def moving_frame(recording: RecordedEpisode, random: np.random.Generator, *, frames: int = 1) -> int | None:
     """A frame from which on most joints move briskly for so many frames."""
-    motion = motion_of(recording)
+    motion = compute_motion(recording)
     brisk = motion.speed > np.median(motion.speed[motion.moving]) if motion.moving.any() else motion.moving
     share = np.convolve(brisk, np.ones(frames) / frames, mode="valid")
     found = np.flatnonzero(share >= min(0.7, share.max(initial=0.0)))

@@ -81,22 +81,22 @@ class Edited(RecordedEpisode):
         kept = self._of.provenance
         return kept if kept is None or self._provenance is None else self._provenance(kept)
 
-    def pictures(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
+    def read_images(self, camera: str, frames: Sequence[int] | None = None) -> Pictures:
         """See `RecordedEpisode`."""
         chosen = list(range(self.frames)) if frames is None else list(frames)
         if "pictures" not in self.touched:
-            return self._of.pictures(camera, chosen)
+            return self._of.read_images(camera, chosen)
         return self._whole(camera)[chosen]
 
-    def fact(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
+    def compute_once(self, name: str, make: Callable[[RecordedEpisode], Made]) -> Made:
         """See `RecordedEpisode`; what pictures look like is known where they are the same."""
         if name.startswith(_LOOKS) and "pictures" not in self.touched:
-            return self._of.fact(name, make)
-        return super().fact(name, make)
+            return self._of.compute_once(name, make)
+        return super().compute_once(name, make)
 
     def _whole(self, camera: str) -> Pictures:
         if self._facts.get("camera") != camera:  # one at a time is kept
-            made = self._of.pictures(self._camera.get(camera, camera))
+            made = self._of.read_images(self._camera.get(camera, camera))
             made = made if self._rows is None else made[self._rows]
             self._facts["camera"] = camera
             self._facts["pictures"] = made if self._pictures is None else self._pictures(camera, made.copy())

@@ -14,7 +14,7 @@ from twinloop.core.records import Provenance
 from twinloop.curate.recording import Array, RecordedEpisode
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.simulate.protocol import state_columns
-from twinloop.stats import delayed
+from twinloop.stats import delay_series
 from twinloop.twin import load_twin
 
 PHYSICS: dict[str, Defect] = {}
@@ -176,7 +176,7 @@ def _beyond(recording: RecordedEpisode, size: float, random: np.random.Generator
 @defect(PHYSICS, "measurements late", (2.0, 3.0, 5.0), "frames", "physics/lag", "physics/replay")
 def _late(recording: RecordedEpisode, size: float, random: np.random.Generator) -> Edited | None:
     def change(raw: RawEpisode) -> RawEpisode:
-        return replace(raw, state=delayed(raw.state, np.full(raw.state.shape[1], size)))
+        return replace(raw, state=delay_series(raw.state, np.full(raw.state.shape[1], size)))
 
     return Edited(recording, raw=change) if moving_joint(recording, random) is not None else None
 

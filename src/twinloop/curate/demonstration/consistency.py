@@ -16,8 +16,8 @@ import scipy  # its parts load when they are used
 from numpy.typing import NDArray
 
 from twinloop.curate.check import CheckScore, Measurement
-from twinloop.curate.demonstration.movement import Array, Movement, movement
-from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, by_group
+from twinloop.curate.demonstration.movement import Array, Movement, compute_movement
+from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, group_recordings
 from twinloop.curate.recording import RecordedEpisode
 
 _FRAMES = 40  # sampled frames of an episode, evenly spaced
@@ -41,10 +41,10 @@ class ActionConsistency(PeerCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Sample states and actions; see `MeasuringCheck`."""
-        motion = movement(recording)
+        motion = compute_movement(recording)
         if motion.command is None:
             return [Measurement(value=None, said=_NONE)]
-        states, actions, frames = _sampled(motion, motion.command)
+        states, actions, frames = _sample_frames(motion, motion.command)
         facts = {"states": states.astype(np.float32), "actions": actions.astype(np.float32), "frames": frames}
         return [Measurement(value=0.0, facts=facts)]
 
@@ -53,24 +53,24 @@ class ActionConsistency(PeerCheck):
     ) -> Iterator[CheckScore]:
         """Measure the distance of actions from those of the task's other episodes, and judge it as `PeerCheck`."""
         figures = [list(found) for found in measured]
-        for places in by_group(recordings).values():
+        for places in group_recordings(recordings).values():
             known = [place for place in places if measured[place][0].value is not None]
-            found = conflicts([measured[place][0].facts for place in known]) if len(known) > 1 else []
+            found = measure_conflicts([measured[place][0].facts for place in known]) if len(known) > 1 else []
             for place, (value, frame) in zip(known, found, strict=False):
-                figures[place] = [_figure(measured[place][0], value, frame)]
+                figures[place] = [_make_measurement(measured[place][0], value, frame)]
             if len(known) == 1:
                 figures[known[0]] = [Measurement(value=None, said="There is no other episode of this task.")]
         yield from super().judge(recordings, figures)
 
 
-def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]:
+def measure_conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]:
     """Return each episode's distance from the others' actions in similar states, and the sample with the largest one.
 
     NaN if no state of the episode is similar to a state of the others.
     """
     episode = np.repeat(np.arange(len(facts)), [len(fact["states"]) for fact in facts])
-    states = _standardized(np.concatenate([fact["states"] for fact in facts]))
-    actions = _standardized(np.concatenate([fact["actions"] for fact in facts]))
+    states = _standardize(np.concatenate([fact["states"] for fact in facts]))
+    actions = _standardize(np.concatenate([fact["actions"] for fact in facts]))
     reference = np.arange(0, len(states), max(1, -(-len(states) // _MOST)))
     tree = scipy.spatial.cKDTree(states[reference])
     several = min(3 * _NEIGHBOURS, len(reference))  # a frame's own episode is among them
@@ -88,10 +88,10 @@ def conflicts(facts: Sequence[Mapping[str, NDArray]]) -> list[tuple[float, int]]
     far = np.zeros(len(states), dtype=bool)
     far[enough] = reach > _FAR * np.median(reach) if len(reach) else False
     apart[far] = np.nan
-    return [_of(apart[episode == number]) for number in range(len(facts))]
+    return [_summarize_distances(apart[episode == number]) for number in range(len(facts))]
 
 
-def _sampled(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
+def _sample_frames(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np.intp]]:
     """Return states ``(m, 2 n)``, actions ``(m, 2 n)`` and their frames."""
     ahead = max(1, round(_AHEAD_S * motion.rate_hz))
     last = max(1, len(motion) - ahead)
@@ -106,20 +106,20 @@ def _sampled(motion: Movement, command: Array) -> tuple[Array, Array, NDArray[np
     return np.concatenate([motion.position[frames], velocity], axis=1), actions, motion.frames[frames]
 
 
-def _standardized(values: NDArray) -> Array:
+def _standardize(values: NDArray) -> Array:
     table = np.asarray(values, dtype=np.float64)
     sd = table.std(axis=0)
     return (table - table.mean(axis=0)) / np.where(sd <= 1e-9 * (1e-12 + np.abs(table).max(axis=0)), np.inf, sd)
 
 
-def _of(apart: Array) -> tuple[float, int]:
+def _summarize_distances(apart: Array) -> tuple[float, int]:
     known = apart[np.isfinite(apart)]
     if not len(known):
         return float("nan"), 0
     return float(np.quantile(known, _WORST)), int(np.nanargmax(apart))
 
 
-def _figure(found: Measurement, value: float, place: int) -> Measurement:
+def _make_measurement(found: Measurement, value: float, place: int) -> Measurement:
     if not np.isfinite(value):
         return Measurement(value=None, said="No other episode has a similar state.")
     frame = int(found.facts["frames"][place])

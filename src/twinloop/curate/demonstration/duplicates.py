@@ -18,7 +18,7 @@ from twinloop.core.files import sha256_bytes
 from twinloop.core.seeds import generator
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.demonstration.movement import Array, Movement
-from twinloop.curate.demonstration.peers import by_group
+from twinloop.curate.demonstration.peers import group_recordings
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.logs.resampling import interpolate
 from twinloop.stats.time_alignment import aligned_distances, nearest_pairs
@@ -75,36 +75,36 @@ class NearDuplicates(MeasuringCheck):
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
         """Judge each robot and task separately, across batches and sources; see `MeasuringCheck`."""
-        for places in _comparable(recordings, measured).values():
+        for places in _group_comparable(recordings, measured).values():
             known = [place for place in places if measured[place][0].value is not None]
             copies = find_copies([measured[place][0].facts for place in known])
             for here, place in enumerate(known):
                 copy = copies[here]
                 other = None if copy is None else recordings[known[copy.other]]
-                yield self._scored(recordings[place], copy, other, later=copy is not None and here > copy.other)
+                yield self._score_copy(recordings[place], copy, other, later=copy is not None and here > copy.other)
             for place in places:
                 if measured[place][0].value is None:
-                    yield self.of(recordings[place], measured[place][0], "unknown")
+                    yield self.make_score(recordings[place], measured[place][0], "unknown")
 
-    def _scored(
+    def _score_copy(
         self, recording: RecordedEpisode, copy: DuplicateOf | None, other: RecordedEpisode | None, *, later: bool
     ) -> CheckScore:
         if copy is None or other is None:
             found = Measurement(value=None, said="There is no other episode of this task to compare it with.")
-            return self.of(recording, found, "unknown")
+            return self.make_score(recording, found, "unknown")
         found = Measurement(value=copy.distance)
         which = f"{other.where} ({other.episode_id[:12]})"
         if copy.distance >= LIMIT:
             near = f"The most similar episode is {which}, {copy.distance:.2f} of the usual distance away; the limit is"
-            return self.of(recording, found, "good", limit=LIMIT, reason=f"{near} {LIMIT:g}.")
+            return self.make_score(recording, found, "good", limit=LIMIT, reason=f"{near} {LIMIT:g}.")
         if not later:
             reason = f"{which} is a copy of it: {copy.how}; this one came first."
-            return self.of(recording, found, "good", limit=LIMIT, reason=reason)
+            return self.make_score(recording, found, "good", limit=LIMIT, reason=reason)
         how = (
             "the same, frame by frame" if copy.exact else f"{copy.how}, {copy.distance:.3f} of the usual distance away"
         )
         reason = f"A copy of {which}: {how}."
-        return self.of(recording, found, "bad" if copy.exact else "suspect", limit=LIMIT, reason=reason)
+        return self.make_score(recording, found, "bad" if copy.exact else "suspect", limit=LIMIT, reason=reason)
 
 
 def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[DuplicateOf | None]:
@@ -112,18 +112,18 @@ def find_copies(facts: Sequence[Mapping[str, Any]], *, seed: int = 0) -> list[Du
     if len(facts) < 2:
         return [None] * len(facts)
     lengths = np.array([len(fact["trace"]) for fact in facts])
-    traces, courses = _scaled(facts, lengths)
+    traces, courses = _scale_traces(facts, lengths)
     pairs = np.unique(
-        np.concatenate([nearest_pairs(rows, _NEIGHBOURS) for rows in _arrangements(traces, courses, lengths)]), axis=0
+        np.concatenate([nearest_pairs(rows, _NEIGHBOURS) for rows in _arrange_rows(traces, courses, lengths)]), axis=0
     )
     aligned = aligned_distances(traces, lengths, pairs)
-    paced = _course_distance(courses, pairs)
-    usual, usual_paced = _usual(traces, courses, lengths, seed)
+    paced = _compute_course_distance(courses, pairs)
+    usual, usual_paced = _compute_typical_distances(traces, courses, lengths, seed)
     relative = np.stack([aligned.distance / usual, paced / usual_paced])
-    return _best([str(fact["content"]) for fact in facts], pairs, relative, aligned.shift, lengths)
+    return _select_best_pairs([str(fact["content"]) for fact in facts], pairs, relative, aligned.shift, lengths)
 
 
-def _scaled(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tuple[Array, Array]:
+def _scale_traces(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tuple[Array, Array]:
     """Center traces ``(n, T, k)`` and courses ``(n, 32, k)``, and scale them by each joint's standard deviation."""
     every = np.concatenate([np.asarray(fact["course"], dtype=np.float64) for fact in facts])
     mean, sd = every.mean(axis=0), every.std(axis=0)
@@ -135,7 +135,7 @@ def _scaled(facts: Sequence[Mapping[str, Any]], lengths: NDArray[np.intp]) -> tu
     return traces, courses  # pyright: ignore[reportReturnType]
 
 
-def _arrangements(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
+def _arrange_rows(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> Iterator[Array]:
     """Yield arrangements of rows, in one of which a copy of some kind is next to its original."""
     n = len(traces)
     yield courses.reshape(n, -1)
@@ -151,11 +151,13 @@ def _arrangements(traces: Array, courses: Array, lengths: NDArray[np.intp]) -> I
     yield np.take_along_axis(traces, at[..., None], axis=1).reshape(n, -1)
 
 
-def _course_distance(courses: Array, pairs: NDArray[np.intp]) -> Array:
+def _compute_course_distance(courses: Array, pairs: NDArray[np.intp]) -> Array:
     return np.array([np.sqrt(np.mean(np.sum((courses[a] - courses[b]) ** 2, axis=1))) for a, b in pairs])
 
 
-def _usual(traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int) -> tuple[float, float]:
+def _compute_typical_distances(
+    traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int
+) -> tuple[float, float]:
     """Return median distances of randomly drawn pairs; at least the float32 epsilon."""
     rng = generator(seed, "curate/near-duplicates")
     first = rng.integers(0, len(traces), _TYPICAL)
@@ -163,10 +165,10 @@ def _usual(traces: Array, courses: Array, lengths: NDArray[np.intp], seed: int) 
     drawn = np.unique(np.sort(np.stack([first, second], axis=1), axis=1), axis=0)
     tiny = float(np.finfo(np.float32).eps)
     laid_over = float(np.median(aligned_distances(traces, lengths, drawn).distance))
-    return max(laid_over, tiny), max(float(np.median(_course_distance(courses, drawn))), tiny)
+    return max(laid_over, tiny), max(float(np.median(_compute_course_distance(courses, drawn))), tiny)
 
 
-def _best(
+def _select_best_pairs(
     contents: Sequence[str],
     pairs: NDArray[np.intp],
     relative: Array,
@@ -181,12 +183,14 @@ def _best(
         for here, other in ((first, second), (second, first)):
             if found[here] is None:
                 exact = contents[here] == contents[other]
-                how = _how(relative[:, place], int(shift[place]) * (1 if here == first else -1), lengths[[here, other]])
+                how = _describe_relation(
+                    relative[:, place], int(shift[place]) * (1 if here == first else -1), lengths[[here, other]]
+                )
                 found[here] = DuplicateOf(other=other, distance=float(least[place]), how=how, exact=exact)
     return found
 
 
-def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
+def _describe_relation(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
     """Describe the relation of two episodes."""
     laid_over, paced = relative
     if paced < laid_over:
@@ -197,12 +201,12 @@ def _how(relative: Array, shift: int, lengths: NDArray[np.intp]) -> str:
     return "the same movement at the same time"
 
 
-def _comparable(
+def _group_comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> dict[tuple[object, ...], list[int]]:
     """Return indices by robot, task and number of joints; copies are searched across batches and sources."""
     found: dict[tuple[object, ...], list[int]] = {}
-    for (_, robot, _, task), places in by_group(recordings).items():
+    for (_, robot, _, task), places in group_recordings(recordings).items():
         for place in places:
             trace = measured[place][0].facts.get("trace")
             width = 0 if trace is None else np.asarray(trace).shape[1]

@@ -10,8 +10,8 @@ import scipy  # its parts load when they are used
 from numpy.typing import NDArray
 
 from twinloop.curate.check import CheckScore, Measurement
-from twinloop.curate.demonstration.movement import Array, Movement, movement
-from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, by_group
+from twinloop.curate.demonstration.movement import Array, Movement, compute_movement
+from twinloop.curate.demonstration.peers import MetricKind, PeerCheck, group_recordings
 from twinloop.curate.recording import RecordedEpisode
 
 # Closed below the one share of its range, open above the other, as in `encoders.trajectory`.
@@ -46,7 +46,7 @@ class GripEvents:
     span: float
 
 
-def grip_events(motion: Movement) -> GripEvents | None:
+def find_grip_events(motion: Movement) -> GripEvents | None:
     """Return the gripper events of a movement; None without a gripper, or if its command is constant."""
     if motion.gripper is None:
         return None
@@ -56,26 +56,26 @@ def grip_events(motion: Movement) -> GripEvents | None:
     if span <= 1e-9 * max(1.0, float(np.abs(asked).max())):
         return None
     share = (asked - low) / span
-    closed = _closed(share)
+    closed = _find_closed_frames(share)
     frames = np.flatnonzero(np.diff(closed.astype(np.int8))) + 1
-    gaps = [] if motion.command is None else _gaps(position - asked, closed, frames, motion.rate_hz)
+    gaps = [] if motion.command is None else _compute_gaps(position - asked, closed, frames, motion.rate_hz)
     return GripEvents(
         changes=tuple(GripperEvent(frame=int(frame), closes=bool(closed[frame])) for frame in frames),
-        turns=_turns(share, motion.rate_hz),
+        turns=_find_turns(share, motion.rate_hz),
         gap=max(whole for whole, _ in gaps) / span if gaps else None,
         last_gap=gaps[-1][1] / span if gaps else None,
         span=span,
     )
 
 
-def _closed(share: Array) -> NDArray[np.bool_]:
+def _find_closed_frames(share: Array) -> NDArray[np.bool_]:
     """Return the mask of frames with a closed gripper, with hysteresis between `CLOSED` and `OPEN`."""
     told = np.where(share <= CLOSED, 1, np.where(share >= OPEN, 0, -1))
     last = np.maximum.accumulate(np.where(told >= 0, np.arange(len(told)), -1))
     return np.where(last >= 0, told[np.maximum(last, 0)] == 1, share < 0.5)
 
 
-def _turns(share: Array, rate_hz: float) -> NDArray[np.intp]:
+def _find_turns(share: Array, rate_hz: float) -> NDArray[np.intp]:
     """Return the frames of extremes that follow the previous extreme within half a second."""
     padded = np.concatenate([share[:1], share, share[-1:]])
     found = [scipy.signal.find_peaks(side, prominence=_SWING)[0] - 1 for side in (padded, -padded)]
@@ -83,7 +83,7 @@ def _turns(share: Array, rate_hz: float) -> NDArray[np.intp]:
     return frames[1:][np.diff(frames) < _QUICK_S * rate_hz]
 
 
-def _gaps(
+def _compute_gaps(
     left: Array, closed: NDArray[np.bool_], frames: NDArray[np.intp], rate_hz: float
 ) -> list[tuple[float, float]]:
     """Return the median gap of every closing, over the whole closing and at its end."""
@@ -117,19 +117,19 @@ class GripperUse(PeerCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Count closings and openings and quick reversals, and measure the gap when closed."""
-        motion = movement(recording)
+        motion = compute_movement(recording)
         if motion.gripper is None:
             return [Measurement(value=None, said="No joint is named a gripper or finger.")]
-        events = grip_events(motion)
+        events = find_grip_events(motion)
         if events is None:
             still = {"span": 0.0}
             why = Measurement(value=None, channel=HOLD, said="The gripper does not close.")
             return [Measurement(value=0.0, channel=channel, facts=still) for channel in (EVENTS, FLUTTER)] + [why]
-        changes = _counted(EVENTS, [change.frame for change in events.changes], motion)
-        turns = _counted(FLUTTER, events.turns.tolist(), motion)
-        return [replace(changes, facts={"span": events.span}), turns, _hold(events)]
+        changes = _count_events(EVENTS, [change.frame for change in events.changes], motion)
+        turns = _count_events(FLUTTER, events.turns.tolist(), motion)
+        return [replace(changes, facts={"span": events.span}), turns, _measure_gap(events)]
 
-    def comparable(self, channel: str, values: Sequence[float]) -> str:
+    def explain_incomparable(self, channel: str, values: Sequence[float]) -> str:
         """Return why gaps cannot be compared, if most episodes of the task have none; else an empty string."""
         if channel == HOLD and float(np.median(values)) < _HOLDS:
             return "the gripper reaches its command in most episodes of this task, so a grasp cannot be detected"
@@ -141,14 +141,14 @@ class GripperUse(PeerCheck):
         """Judge as `PeerCheck`, but mark a gripper that moves much less than in other episodes as bad."""
         still: dict[str, float] = {}
         adjusted = [list(found) for found in measured]
-        for places in by_group(recordings).values():
-            spans = [_span(measured[place]) for place in places]
+        for places in group_recordings(recordings).values():
+            spans = [_find_span(measured[place]) for place in places]
             usual = float(np.median([span for span in spans if span is not None] or [0.0]))
             changes = [found.value for place in places for found in measured[place] if found.channel == EVENTS]
             acts = float(np.median([value for value in changes if value is not None] or [0.0])) >= 2
             for place, span in zip(places, spans, strict=True):
                 if span is not None and span < _LESS * usual:
-                    adjusted[place] = [_unmoved(found) for found in measured[place]]
+                    adjusted[place] = [_clear_events(found) for found in measured[place]]
                     if acts:
                         still[recordings[place].episode_id] = span / usual
         for score in super().judge(recordings, adjusted):
@@ -161,33 +161,33 @@ class GripperUse(PeerCheck):
                 yield score
 
 
-def _span(found: Sequence[Measurement]) -> float | None:
+def _find_span(found: Sequence[Measurement]) -> float | None:
     return next((float(figure.facts["span"]) for figure in found if "span" in figure.facts), None)
 
 
-def _unmoved(found: Measurement) -> Measurement:
+def _clear_events(found: Measurement) -> Measurement:
     if found.channel == HOLD:
         return replace(found, value=None, said="The gripper does not close.")
     return replace(found, value=0.0, first_frame=None, last_frame=None)
 
 
-def _counted(channel: str, frames: Sequence[int], motion: Movement) -> Measurement:
+def _count_events(channel: str, frames: Sequence[int], motion: Movement) -> Measurement:
     """Return the number of events and their frames."""
     return Measurement(
         value=float(len(frames)),
         channel=channel,
-        said=f" (at {_listed(frames, motion)} s)" if frames else "",
+        said=f" (at {_format_times(frames, motion)} s)" if frames else "",
         first_frame=frames[0] if frames else None,
         last_frame=frames[-1] if frames else None,
     )
 
 
-def _hold(events: GripEvents) -> Measurement:
+def _measure_gap(events: GripEvents) -> Measurement:
     if events.gap is None:
         return Measurement(value=None, channel=HOLD, said="It never closes after it was open, or nothing is commanded.")
     return Measurement(value=events.gap, channel=HOLD)
 
 
-def _listed(frames: Sequence[int], motion: Movement, most: int = 6) -> str:
+def _format_times(frames: Sequence[int], motion: Movement, most: int = 6) -> str:
     shown = ", ".join(f"{frame / motion.rate_hz:.1f}" for frame in frames[:most])
     return shown + (f" … {len(frames)} in all" if len(frames) > most else "")

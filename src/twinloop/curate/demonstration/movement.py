@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
 from twinloop.core.units import UnitMap, unit_map_from_ranges
-from twinloop.curate.motion import runs
+from twinloop.curate.motion import find_runs
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
-from twinloop.dataset.logs.resampling import hold, interpolate, turn_of, unwrapped
+from twinloop.dataset.logs.resampling import full_turns, hold, interpolate, unwrap_columns
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -74,8 +74,8 @@ class Movement:
             )
         steps = np.diff(episode.time)
         step = float(np.median(steps))
-        position = unwrapped(episode.state, turn_of(episode.units))
-        command = unwrapped(episode.action, turn_of(episode.units)) if episode.command == "position" else None
+        position = unwrap_columns(episode.state, full_turns(episode.units))
+        command = unwrap_columns(episode.action, full_turns(episode.units)) if episode.command == "position" else None
         frames = np.arange(len(episode))
         if float(np.abs(steps - step).max()) > _UNEVEN * step:
             grid = episode.time[0] + step * np.arange(int((episode.time[-1] - episode.time[0]) / step) + 1)
@@ -99,7 +99,7 @@ class Movement:
         )
 
 
-def movement(recording: RecordedEpisode) -> Movement:
+def compute_movement(recording: RecordedEpisode) -> Movement:
     """Return the movement of a recording.
 
     Raises:
@@ -108,27 +108,27 @@ def movement(recording: RecordedEpisode) -> Movement:
     return Movement.of(recording.episode)
 
 
-def still(motion: Movement) -> NDArray[np.bool_]:
+def find_rest(motion: Movement) -> NDArray[np.bool_]:
     """Return the mask of the steps in which the arm is at rest, relative to its own speed, ``(T − 1,)``."""
     speed = np.convolve(motion.speed, np.ones(3) / 3, mode="same")  # a single repeated reading does not count as rest
     moving = speed[speed > 0]
     return speed < STILL * float(np.quantile(moving, 0.9)) if len(moving) else np.ones(len(speed), dtype=bool)
 
 
-def stretches(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
+def find_long_runs(flags: NDArray[np.bool_], least: float) -> list[tuple[int, int]]:
     """Return the first index and the end (exclusive) of each run of at least ``least`` true values."""
-    return [(begin, end) for begin, end in runs(flags) if end - begin >= least]
+    return [(begin, end) for begin, end in find_runs(flags) if end - begin >= least]
 
 
-def movements(motion: Movement) -> list[tuple[int, int]]:
+def split_movements(motion: Movement) -> list[tuple[int, int]]:
     """Return the first index and the end (exclusive) of each movement between two pauses, in rows of velocities."""
     moving = np.ones(len(motion) - 1, dtype=bool)
-    for begin, end in stretches(still(motion), PAUSE_S * motion.rate_hz):
+    for begin, end in find_long_runs(find_rest(motion), PAUSE_S * motion.rate_hz):
         moving[begin:end] = False
-    return stretches(moving, max(4, _LEAST_S * motion.rate_hz))
+    return find_long_runs(moving, max(4, _LEAST_S * motion.rate_hz))
 
 
-def units_by_twin(episode: Episode, twin: Twin) -> UnitMap | None:
+def infer_units(episode: Episode, twin: Twin) -> UnitMap | None:
     """Return the units of an episode; if their size in rad is unknown, use the twin's joint ranges.
 
     None if joints or units do not match the twin.
@@ -157,7 +157,7 @@ class ToolPositions:
         """Pickle without the models, which each process reads again."""
         return {"_twins": self._twins, "_read": {}}
 
-    def positions(self, recording: RecordedEpisode) -> Array | None:
+    def compute_positions(self, recording: RecordedEpisode) -> Array | None:
         """Return hand positions in the world frame ``(T, 3)``, m; None without a twin, tool site or matching joints.
 
         A log in ±100 units without calibration is converted with the twin's joint ranges.
@@ -169,12 +169,12 @@ class ToolPositions:
         except InputError:
             return None
         episode = recording.episode
-        units = units_by_twin(episode, twin)
+        units = infer_units(episode, twin)
         if twin.robot.tcp is None or units is None:
             return None
-        return self._positions(twin, episode.joints, units.to_si(episode.state))
+        return self._compute_positions(twin, episode.joints, units.to_si(episode.state))
 
-    def _positions(self, twin: Twin, joints: Sequence[str], values: Array) -> Array:
+    def _compute_positions(self, twin: Twin, joints: Sequence[str], values: Array) -> Array:
         if twin.hash not in self._read:
             self._read[twin.hash] = (twin.model, mujoco.MjData(twin.model))
         model, data = self._read[twin.hash]

@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.demonstration.gripper import grip_events
-from twinloop.curate.demonstration.movement import Array, Movement, movement, movements
-from twinloop.curate.demonstration.peers import by_group, unit_words
-from twinloop.curate.demonstration.smoothness import path_pieces, pauses
+from twinloop.curate.demonstration.gripper import find_grip_events
+from twinloop.curate.demonstration.movement import Array, Movement, compute_movement, split_movements
+from twinloop.curate.demonstration.peers import format_unit, group_recordings
+from twinloop.curate.demonstration.smoothness import find_pauses, split_path
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.stats.interval import Interval
 from twinloop.stats.ridge import LogisticRidge, cross_validated_logistic
@@ -39,22 +39,22 @@ class OutcomeFeature:
     value: float
 
 
-def outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
+def compute_outcome_features(motion: Movement) -> tuple[OutcomeFeature, ...]:
     """Return the features of one motion; episodes with the same joints have the same feature names."""
-    rows = (*_course(motion), *_grip(motion), *_places(motion))
+    rows = (*_compute_course_features(motion), *_compute_grip_features(motion), *_find_end_positions(motion))
     return tuple(OutcomeFeature(name=n, meaning=m, unit=u, value=v) for n, m, u, v in rows)
 
 
 Row = tuple[str, str, str, float]  # as an `OutcomeFeature`
 
 
-def _course(motion: Movement) -> tuple[Row, ...]:
+def _compute_course_features(motion: Movement) -> tuple[Row, ...]:
     rate, speed = motion.rate_hz, motion.speed
-    parts = movements(motion)
+    parts = split_movements(motion)
     arc = [float(spectral_arc_length(speed[a:b], rate)) for a, b in parts] or [np.nan]
     jerk = [min(float(log_dimensionless_jerk(motion.velocity[a:b], rate)), 0.0) for a, b in parts] or [np.nan]
-    straight, taken, _ = path_pieces(motion.position[:, motion.arm], [], rate, norm=1)
-    stops = pauses(motion) if speed.max() > 0 else []
+    straight, taken, _ = split_path(motion.position[:, motion.arm], [], rate, norm=1)
+    stops = find_pauses(motion) if speed.max() > 0 else []
     end = speed[-max(1, round(_END_S * rate)) :]
     unit = "rad" if motion.si else "u"
     return (
@@ -66,21 +66,21 @@ def _course(motion: Movement) -> tuple[Row, ...]:
         ("jerk", "median log dimensionless jerk", "1", float(np.median(jerk))),
         ("paused", "time paused in the middle", "s", sum(b - a for a, b in stops) / rate),
         ("end_speed", "mean speed in the last second", f"{unit}/s", float(end.mean())),
-        ("tracking", "command − position, root mean square", unit, _tracking(motion)),
+        ("tracking", "command − position, root mean square", unit, _compute_tracking_error(motion)),
     )
 
 
-def _tracking(motion: Movement) -> float:
+def _compute_tracking_error(motion: Movement) -> float:
     if motion.command is None:
         return float("nan")
     return float(np.sqrt(np.mean(np.sum((motion.command - motion.position)[:, motion.arm] ** 2, axis=1))))
 
 
-def _grip(motion: Movement) -> tuple[Row, ...]:
+def _compute_grip_features(motion: Movement) -> tuple[Row, ...]:
     """Return the gripper features; zeros without gripper motion, empty without a gripper."""
     if motion.gripper is None:
         return ()
-    events = grip_events(motion)
+    events = find_grip_events(motion)
     changes = [] if events is None else events.changes
     first = next((change.frame / motion.rate_hz for change in changes if change.closes), 0.0)
     return (
@@ -90,23 +90,23 @@ def _grip(motion: Movement) -> tuple[Row, ...]:
             "grip/gap",
             "gap of the closed gripper, as a share of its range",
             "1",
-            _or_zero(events and events.gap),
+            _replace_none(events and events.gap),
         ),
         (
             "grip/kept",
             "gap at the end of its last closing, as a share of its range",
             "1",
-            _or_zero(events and events.last_gap),
+            _replace_none(events and events.last_gap),
         ),
         ("grip/first", "time of the first closing", "s", first),
     )
 
 
-def _or_zero(value: float | None) -> float:
+def _replace_none(value: float | None) -> float:
     return 0.0 if value is None else value
 
 
-def _places(motion: Movement) -> tuple[Row, ...]:
+def _find_end_positions(motion: Movement) -> tuple[Row, ...]:
     """Return the last position of each joint."""
     unit = "rad" if motion.si else "u"
     ends = [(motion.joints[column], float(motion.position[-1, column])) for column in motion.arm]
@@ -145,7 +145,7 @@ class OutcomePrediction:
         order = np.argsort(-np.abs(self.model.coefficients))
         return [(self.features[i].meaning, float(self.model.coefficients[i])) for i in order]
 
-    def words(self, most: int = 5) -> tuple[str, ...]:
+    def describe_features(self, most: int = 5) -> tuple[str, ...]:
         """Describe the features that increase or decrease the chance of success, one sentence each."""
         return tuple(
             f"More of '{meaning}' is evidence {'for' if weight > 0 else 'against'} success ({weight:+.2f} log odds per "
@@ -153,19 +153,19 @@ class OutcomePrediction:
             for meaning, weight in self.coefficients()[:most]
         )
 
-    def because(self, place: int, *, success: bool, most: int = 2) -> str:
+    def describe_contradiction(self, place: int, *, success: bool, most: int = 2) -> str:
         """Describe the features of an episode that contradict an outcome most."""
         if self.model is None:
             return ""
         parts = self.model.parts(self.rows[[place]])[0] * (-1.0 if success else 1.0)
         chosen = [i for i in np.argsort(-parts)[:most] if parts[i] > 0]
         return "; ".join(
-            f"{self.features[i].meaning} is {self.rows[place, i]:.3g}{unit_words(self.features[i].unit)}, "
+            f"{self.features[i].meaning} is {self.rows[place, i]:.3g}{format_unit(self.features[i].unit)}, "
             f"the mean {self.model.mean[i]:.3g}"
             for i in chosen
         )
 
-    def limit(self, success: bool) -> float:
+    def compute_limit(self, success: bool) -> float:
         """Return the chance of a stated outcome below which it is suspect; see `LIMIT`."""
         other = [
             float(chance if success else 1.0 - chance)
@@ -205,10 +205,10 @@ def predict_outcomes(
     features: list[tuple[OutcomeFeature, ...] | None] = []
     for recording in recordings:
         try:
-            features.append(outcome_features(movement(recording)))
+            features.append(compute_outcome_features(compute_movement(recording)))
         except TwinloopError:
             features.append(None)
-        recording.forget()
+        recording.free_arrays()
     known = [recording.success if labels is None else labels.get(recording.episode_id) for recording in recordings]
     return predict_from_features(features, known, level=level, seed=seed)
 
@@ -231,8 +231,8 @@ def predict_from_features(
     readable = np.array([row is not None for row in features], dtype=bool)
     known = readable & np.array([label is not None for label in labels], dtype=bool)
     outcome = np.array([bool(label) for label in labels])
-    refused = _refused(outcome[known])
-    rows = _filled(rows, known)
+    refused = _explain_refusal(outcome[known])
+    rows = _impute_means(rows, known)
     found = None if refused else cross_validated_logistic(rows[known], outcome[known], level=level, seed=seed)
     if found is not None and float(found.auc.low) <= 0.5:
         ranked, low = 100 * float(found.auc.estimate), 100 * float(found.auc.low)
@@ -269,26 +269,28 @@ class OutcomeConsistency(MeasuringCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the outcome features of the episode, in the facts of one measurement."""
-        return [Measurement(value=0.0, facts={"features": outcome_features(movement(recording))})]
+        return [Measurement(value=0.0, facts={"features": compute_outcome_features(compute_movement(recording))})]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
         """Judge each stated outcome by its predicted chance, separately for each group of comparable episodes."""
-        for places in by_group(recordings).values():
+        for places in group_recordings(recordings).values():
             features = [measured[place][0].facts.get("features") for place in places]
             made = predict_from_features(features, [recordings[place].success for place in places])
             for here, place in enumerate(places):
-                yield self._scored(recordings[place], made, here, measured[place][0])
+                yield self._score_outcome(recordings[place], made, here, measured[place][0])
 
-    def _scored(self, recording: RecordedEpisode, made: OutcomePrediction, here: int, found: Measurement) -> CheckScore:
+    def _score_outcome(
+        self, recording: RecordedEpisode, made: OutcomePrediction, here: int, found: Measurement
+    ) -> CheckScore:
         if found.value is None:
-            return self.of(recording, found, "unknown")
+            return self.make_score(recording, found, "unknown")
         if made.refused or made.auc is None:
-            return self.of(recording, Measurement(value=None, said=f"Not judged: {made.refused}."), "unknown")
+            return self.make_score(recording, Measurement(value=None, said=f"Not judged: {made.refused}."), "unknown")
         label, chance = made.labels[here], float(made.probability[here])
         stated = True if label is None else label
-        fits, limit = chance if stated else 1.0 - chance, made.limit(stated)
+        fits, limit = chance if stated else 1.0 - chance, made.compute_limit(stated)
         verdict = "bad" if label is not None and fits < _BAD else "suspect" if fits < limit else "good"
         word = "success" if stated else "failure"
         what = (
@@ -296,13 +298,13 @@ class OutcomeConsistency(MeasuringCheck):
             if label is None
             else f"The stated outcome is {word}; its chance"
         )
-        why = made.because(here, success=stated) if verdict != "good" else ""
+        why = made.describe_contradiction(here, success=stated) if verdict != "good" else ""
         ranked = f"{100 * float(made.auc.low):.0f}–{100 * float(made.auc.high):.0f} % of pairs are ranked correctly"
         reason = f"{what} is {fits:.2f}{': ' + why if why else ''} (held out, {ranked})."
-        return self.of(recording, Measurement(value=fits), verdict, limit=limit, reason=reason)
+        return self.make_score(recording, Measurement(value=fits), verdict, limit=limit, reason=reason)
 
 
-def _refused(outcome: NDArray[np.bool_]) -> str:
+def _explain_refusal(outcome: NDArray[np.bool_]) -> str:
     yes, no = int(outcome.sum()), int((~outcome).sum())
     if yes + no >= LEAST_LABELS and min(yes, no) >= LEAST_OF_EACH:
         return ""
@@ -312,7 +314,7 @@ def _refused(outcome: NDArray[np.bool_]) -> str:
     )
 
 
-def _filled(rows: Array, known: NDArray[np.bool_]) -> Array:
+def _impute_means(rows: Array, known: NDArray[np.bool_]) -> Array:
     """Replace missing features by the mean over episodes with known outcome."""
     counts = np.isfinite(rows[known]).sum(axis=0)
     sums = np.where(np.isfinite(rows[known]), rows[known], 0.0).sum(axis=0)

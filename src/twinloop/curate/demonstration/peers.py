@@ -36,16 +36,16 @@ class MetricKind:
     stretch: float = 1.0
 
 
-def group_of(recording: RecordedEpisode) -> Group:
+def group_key(recording: RecordedEpisode) -> Group:
     """Return the key of comparable episodes: batch, robot, source and task."""
     return (*recording.group, recording.task)
 
 
-def by_group(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
+def group_recordings(recordings: Sequence[RecordedEpisode]) -> dict[Group, list[int]]:
     """Return the indices of the recordings of each group, in order."""
     found: defaultdict[Group, list[int]] = defaultdict(list)
     for place, recording in enumerate(recordings):
-        found[group_of(recording)].append(place)
+        found[group_key(recording)].append(place)
     return dict(found)
 
 
@@ -61,21 +61,21 @@ class PeerCheck(MeasuringCheck):
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
         """Judge each value by the fence of its channel and group; see `MeasuringCheck`."""
-        for places in by_group(recordings).values():
-            fences = self._fences([found for place in places for found in measured[place]])
+        for places in group_recordings(recordings).values():
+            fences = self._compute_fences([found for place in places for found in measured[place]])
             for place in places:
                 for found in measured[place]:
-                    yield self._scored(recordings[place], found, fences.get(found.channel))
+                    yield self._score_measurement(recordings[place], found, fences.get(found.channel))
 
-    def comparable(self, channel: str, values: Sequence[float]) -> str:
+    def explain_incomparable(self, channel: str, values: Sequence[float]) -> str:
         """Return why a channel's values cannot be judged in this group, or an empty string."""
         del channel, values
         return ""
 
-    def _kind(self, channel: str) -> MetricKind:
+    def _find_kind(self, channel: str) -> MetricKind:
         return self.kinds[channel] if channel in self.kinds else self.kinds["*"]
 
-    def _fences(self, found: Sequence[Measurement]) -> dict[str, ValueFence | str]:
+    def _compute_fences(self, found: Sequence[Measurement]) -> dict[str, ValueFence | str]:
         """Return each channel's fence, or the reason there is none."""
         values: defaultdict[str, list[float]] = defaultdict(list)
         for figure in found:
@@ -89,31 +89,33 @@ class PeerCheck(MeasuringCheck):
                     f"at least {LEAST_VALUES}"
                 )
             else:
-                kind = self._kind(channel)
+                kind = self._find_kind(channel)
                 usual = fence(known, least=kind.least, stretch=kind.stretch)
-                fences[channel] = self.comparable(channel, known) or usual
+                fences[channel] = self.explain_incomparable(channel, known) or usual
         return fences
 
-    def _scored(self, recording: RecordedEpisode, found: Measurement, usual: ValueFence | str | None) -> CheckScore:
+    def _score_measurement(
+        self, recording: RecordedEpisode, found: Measurement, usual: ValueFence | str | None
+    ) -> CheckScore:
         if found.value is None or usual is None:  # of the whole episode, perhaps, for which there is no kind
             unit = next((self.kinds[name].unit for name in (found.channel, "*") if name in self.kinds), "1")
-            return replace(self.of(recording, found, "unknown"), unit=unit)
-        kind = self._kind(found.channel)
+            return replace(self.make_score(recording, found, "unknown"), unit=unit)
+        kind = self._find_kind(found.channel)
         if isinstance(usual, str):
             reason = f"Not judged: {usual}."
-            return replace(self.of(recording, found, "unknown", reason=reason), unit=kind.unit)
+            return replace(self.make_score(recording, found, "unknown", reason=reason), unit=kind.unit)
         near = usual.low if kind.worse == "low" else usual.high
-        far = usual.doubled()[0 if kind.worse == "low" else 1]
+        far = usual.double_limits()[0 if kind.worse == "low" else 1]
         sign = -1.0 if kind.worse == "low" else 1.0
         value = float(found.value)
         verdict = "bad" if sign * value > sign * far else "suspect" if sign * value > sign * near else "good"
         value_text, limit_text, usual_text = (kind.show.format(number) for number in (value, near, usual.median))
         whose = f"of {usual.count} episodes of this task, the median is {usual_text} and the limit {limit_text}"
-        reason = f"{kind.words} {value_text}{unit_words(kind.unit)}{found.said}; {whose}."
-        score = replace(self.of(recording, found, verdict, limit=near, reason=reason), unit=kind.unit)
+        reason = f"{kind.words} {value_text}{format_unit(kind.unit)}{found.said}; {whose}."
+        score = replace(self.make_score(recording, found, verdict, limit=near, reason=reason), unit=kind.unit)
         return replace(score, first_frame=None, last_frame=None) if verdict == "good" else score
 
 
-def unit_words(unit: str) -> str:
+def format_unit(unit: str) -> str:
     """Return a unit with a leading space; empty for the unit ``1``."""
     return "" if unit == "1" else f" {unit}"

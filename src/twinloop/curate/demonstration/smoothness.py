@@ -19,16 +19,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.check import Measurement
-from twinloop.curate.demonstration.gripper import grip_events
+from twinloop.curate.demonstration.gripper import find_grip_events
 from twinloop.curate.demonstration.movement import (
     PAUSE_S,
     Array,
     Movement,
     ToolPositions,
-    movement,
-    movements,
-    still,
-    stretches,
+    compute_movement,
+    find_long_runs,
+    find_rest,
+    split_movements,
 )
 from twinloop.curate.demonstration.peers import MetricKind, PeerCheck
 from twinloop.curate.recording import RecordedEpisode
@@ -53,10 +53,10 @@ class Hesitation(PeerCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the total duration in s and the number of pauses."""
-        motion = movement(recording)
+        motion = compute_movement(recording)
         if motion.speed.max() <= 0:
             return [Measurement(value=None, channel=channel, said="It does not move.") for channel in (TIME, COUNT)]
-        found = pauses(motion)
+        found = find_pauses(motion)
         lasts = np.array([(end - begin) / motion.rate_hz for begin, end in found])
         said, first, last = "", None, None
         if len(lasts):
@@ -69,14 +69,14 @@ class Hesitation(PeerCheck):
         ]
 
 
-def pauses(motion: Movement) -> list[tuple[int, int]]:
+def find_pauses(motion: Movement) -> list[tuple[int, int]]:
     """Return the first and last frame of every pause, without the first and the last fiftieth of the path."""
     way = np.cumsum(motion.speed) / np.sum(motion.speed)
-    paused = still(motion) & ~_gripping(motion) & (way > _ENDS) & (way < 1.0 - _ENDS)
-    return stretches(paused, PAUSE_S * motion.rate_hz)
+    paused = find_rest(motion) & ~_find_gripper_motion(motion) & (way > _ENDS) & (way < 1.0 - _ENDS)
+    return find_long_runs(paused, PAUSE_S * motion.rate_hz)
 
 
-def _gripping(motion: Movement) -> NDArray[np.bool_]:
+def _find_gripper_motion(motion: Movement) -> NDArray[np.bool_]:
     """Return the frames ``(T − 1,)`` near motions or commands of the gripper."""
     near = np.zeros(len(motion) - 1, dtype=bool)
     if motion.gripper is None:
@@ -118,15 +118,15 @@ class PathEfficiency(PeerCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the path efficiency of the joints and, with a twin, of the hand."""
-        motion = movement(recording)
-        events = grip_events(motion)
+        motion = compute_movement(recording)
+        events = find_grip_events(motion)
         cuts = [] if events is None else [event.frame for event in events.changes]
-        found = [_of(JOINTS, motion.position[:, motion.arm], cuts, motion.rate_hz)]
-        hand = self._hands.positions(recording)
-        return found if hand is None else [*found, _of(HAND, hand, cuts, motion.rate_hz)]
+        found = [_measure_path(JOINTS, motion.position[:, motion.arm], cuts, motion.rate_hz)]
+        hand = self._hands.compute_positions(recording)
+        return found if hand is None else [*found, _measure_path(HAND, hand, cuts, motion.rate_hz)]
 
 
-def path_pieces(
+def split_path(
     points: Array, cuts: Sequence[int], rate_hz: float, *, norm: Literal[1, 2] = 2
 ) -> tuple[Array, Array, NDArray[np.intp]]:
     """Return straight distance and length of each piece of a path ``(T, k)``, and the frames that bound the pieces.
@@ -142,17 +142,17 @@ def path_pieces(
         pieces += [a + int(np.argmax(away))] * returns + [b]
     bounds = np.array(pieces, dtype=np.intp)
     step = max(1, round(_STEP_S * rate_hz))
-    taken = np.array([_way(points[a : b + 1], step, norm) for a, b in itertools.pairwise(bounds)])
+    taken = np.array([_measure_path_length(points[a : b + 1], step, norm) for a, b in itertools.pairwise(bounds)])
     return np.linalg.norm(np.diff(points[bounds], axis=0), ord=norm, axis=1), taken, bounds
 
 
-def _way(points: Array, step: int, norm: Literal[1, 2]) -> float:
+def _measure_path_length(points: Array, step: int, norm: Literal[1, 2]) -> float:
     coarse = np.concatenate([points[:-1:step], points[-1:]])
     return float(np.linalg.norm(np.diff(coarse, axis=0), ord=norm, axis=1).sum())
 
 
-def _of(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measurement:
-    straight, taken, bounds = path_pieces(points, cuts, rate_hz, norm=2 if channel == HAND else 1)
+def _measure_path(channel: str, points: Array, cuts: Sequence[int], rate_hz: float) -> Measurement:
+    straight, taken, bounds = split_path(points, cuts, rate_hz, norm=2 if channel == HAND else 1)
     if taken.sum() <= 0:
         return Measurement(value=None, channel=channel, said="It does not move.")
     worst = int(np.argmax(taken - straight))
@@ -181,28 +181,32 @@ class _Smoothness(PeerCheck):
         self._hands = ToolPositions(twins)
 
     @abstractmethod
-    def smoothness(self, velocity: Array, rate_hz: float) -> float:
+    def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
         """Return the smoothness of one movement's velocities ``(T, k)``; larger is smoother."""
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Measure the arm, its joints and the hand; see `MeasuringCheck`."""
-        motion = movement(recording)
-        parts = movements(motion)
+        motion = compute_movement(recording)
+        parts = split_movements(motion)
         if not parts:
             return [Measurement(value=None, said="It does not move.")]
         moving, rate = motion.velocity, motion.rate_hz
-        found = [self._of(ARM, moving, parts, rate)]
+        found = [self._measure_channel(ARM, moving, parts, rate)]
         for column, joint in enumerate(motion.arm):
-            own = [(a, b) for a, b in parts if _rms(moving[a:b, [column]]) >= _OF_ARM * _rms(moving[a:b])]
+            own = [
+                (a, b) for a, b in parts if _compute_rms(moving[a:b, [column]]) >= _OF_ARM * _compute_rms(moving[a:b])
+            ]
             if own:
-                found.append(self._of(motion.joints[joint], moving[:, [column]], own, rate))
-        hand = self._hands.positions(recording)
+                found.append(self._measure_channel(motion.joints[joint], moving[:, [column]], own, rate))
+        hand = self._hands.compute_positions(recording)
         if hand is not None and len(hand) == len(motion):
-            found.append(self._of(HAND, np.diff(hand, axis=0) * rate, parts, rate))
+            found.append(self._measure_channel(HAND, np.diff(hand, axis=0) * rate, parts, rate))
         return found
 
-    def _of(self, channel: str, velocity: Array, parts: Sequence[tuple[int, int]], rate_hz: float) -> Measurement:
-        values = np.array([float(self.smoothness(velocity[a:b], rate_hz)) for a, b in parts])
+    def _measure_channel(
+        self, channel: str, velocity: Array, parts: Sequence[tuple[int, int]], rate_hz: float
+    ) -> Measurement:
+        values = np.array([float(self.compute_smoothness(velocity[a:b], rate_hz)) for a, b in parts])
         lasts = np.array([b - a for a, b in parts], dtype=np.float64)
         known = np.isfinite(values)
         if not known.any():
@@ -218,11 +222,11 @@ class _Smoothness(PeerCheck):
         )
 
 
-def _rms(velocity: Array) -> float:
+def _compute_rms(velocity: Array) -> float:
     return float(np.sqrt(np.mean(np.sum(velocity**2, axis=1))))
 
 
-def _kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
+def _make_kinds(*, least: float, words: str) -> Mapping[str, MetricKind]:
     whole = MetricKind(worse="low", unit="1", least=least, words=words)
     return {ARM: whole, HAND: whole, "*": replace(whole, stretch=_JOINTS)}
 
@@ -233,9 +237,9 @@ class Smoothness(_Smoothness):
     name = "demonstration/smoothness"
     meaning = "spectral arc length (SPARC) of movements: arm, joints, hand"
     # Two reaches without rest between them count as one movement, which is less smooth by this amount.
-    kinds: Mapping[str, MetricKind] = _kinds(least=0.6, words="Its spectral arc length is")
+    kinds: Mapping[str, MetricKind] = _make_kinds(least=0.6, words="Its spectral arc length is")
 
-    def smoothness(self, velocity: Array, rate_hz: float) -> float:
+    def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
         """Return the spectral arc length of the speed."""
         return float(spectral_arc_length(np.sqrt(np.sum(velocity**2, axis=1)), rate_hz))
 
@@ -246,8 +250,8 @@ class DimensionlessJerk(_Smoothness):
     name = "demonstration/jerk"
     meaning = "log dimensionless jerk (LDLJ) of movements: arm, joints, hand"
     # 0.7 is a doubling of the squared jerk (our choice of what matters).
-    kinds: Mapping[str, MetricKind] = _kinds(least=0.7, words="Its log dimensionless jerk is")
+    kinds: Mapping[str, MetricKind] = _make_kinds(least=0.7, words="Its log dimensionless jerk is")
 
-    def smoothness(self, velocity: Array, rate_hz: float) -> float:
+    def compute_smoothness(self, velocity: Array, rate_hz: float) -> float:
         """Return the log dimensionless jerk of the velocity, at most 0."""
         return min(float(log_dimensionless_jerk(velocity, rate_hz)), 0.0)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, LogError, TwinloopError
 from twinloop.curate.check import Measurement
-from twinloop.curate.demonstration.movement import Movement, units_by_twin
+from twinloop.curate.demonstration.movement import Movement, infer_units
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
 from twinloop.encoders.trajectory import LEAST_FRAMES, ClipArrays, ClipFeature, clip_features
@@ -30,7 +30,7 @@ _KINDS = (
 )
 
 
-def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[tuple[ClipFeature, ...], Array]:
+def compute_image_features(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[tuple[ClipFeature, ...], Array]:
     """Return features ``(len(frames), d)`` of every camera's images at the given frames and the next ones.
 
     A camera with unreadable images has no features.
@@ -40,12 +40,12 @@ def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[
     wanted = sorted({frame for one in frames for frame in (one, min(one + 1, recording.frames - 1))})
     for camera in recording.cameras:
         try:
-            pictures = recording.pictures(camera, wanted)
+            pictures = recording.read_images(camera, wanted)
         except TwinloopError:
             continue
         place = {frame: i for i, frame in enumerate(wanted)}
         pairs = [(place[one], place[min(one + 1, recording.frames - 1)]) for one in frames]
-        columns.append(np.array([_numbers(pictures[a], pictures[b]) for a, b in pairs]))
+        columns.append(np.array([_compute_pair_features(pictures[a], pictures[b]) for a, b in pairs]))
         features += [
             ClipFeature(channel=camera, family=family, kind=kind, unit="1", meaning=meaning)
             for family, kind, meaning in _KINDS
@@ -53,7 +53,7 @@ def picture_numbers(recording: RecordedEpisode, frames: Sequence[int]) -> tuple[
     return tuple(features), np.concatenate(columns, axis=1)
 
 
-def _numbers(picture: NDArray[np.uint8], following: NDArray[np.uint8]) -> list[float]:
+def _compute_pair_features(picture: NDArray[np.uint8], following: NDArray[np.uint8]) -> list[float]:
     """Return the features of two successive images ``(h, w, 3)``, in the order of `_KINDS`."""
     grey = picture.astype(np.float32) @ _LUMA
     colour = picture.astype(np.int16)
@@ -88,7 +88,7 @@ class ClipFeatures:
     episode: NDArray[np.int64]
     first: NDArray[np.int64]
 
-    def of(self, places: Sequence[int]) -> ClipFeatures:
+    def select_clips(self, places: Sequence[int]) -> ClipFeatures:
         """Select the clips of some episodes."""
         chosen = np.isin(self.episode, places)
         return ClipFeatures(
@@ -101,13 +101,13 @@ def is_real(recording: RecordedEpisode) -> bool:
     return recording.source in _REAL
 
 
-def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mapping[str, Any]:
+def compute_clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mapping[str, Any]:
     """Return the features, their names and first frames of at most eight clips of an episode.
 
     Raises:
         LogError: the episode is shorter than a clip, or cannot be read.
     """
-    motion = _movement(recording, twins)
+    motion = _compute_movement(recording, twins)
     nframe = round(CLIP_S * motion.rate_hz)
     if len(motion) < nframe or nframe < LEAST_FRAMES:
         raise LogError(f"It lasts {len(motion) / motion.rate_hz:.1f} s; a clip needs {CLIP_S:g} s.")
@@ -126,8 +126,8 @@ def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mappin
     )
     features, rows = clip_features(clips)
     repeats = (np.diff(position, axis=1) == 0.0).mean(axis=1)
-    features += tuple(_repeated(joint) for joint in motion.joints)
-    pictured, numbers = picture_numbers(recording, motion.frames[first + nframe // 2].tolist())
+    features += tuple(_make_repeat_feature(joint) for joint in motion.joints)
+    pictured, numbers = compute_image_features(recording, motion.frames[first + nframe // 2].tolist())
     return {
         "features": features + pictured,
         "rows": np.concatenate([rows, repeats, numbers], axis=1).astype(np.float32),
@@ -137,7 +137,7 @@ def clip_facts(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Mappin
     }
 
 
-def comparable(
+def group_comparable(
     recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
 ) -> list[tuple[list[int], ClipFeatures | str]]:
     """Group readable episodes by robot type; return each group with its clips, or with the reason against a comparison.
@@ -148,32 +148,34 @@ def comparable(
     for place, (recording, found) in enumerate(zip(recordings, measured, strict=True)):
         if "rows" in found[0].facts:
             groups.setdefault(recording.robot_type, []).append(place)
-    return [(places, _stacked([measured[place][0].facts for place in places], places)) for places in groups.values()]
+    return [
+        (places, _stack_features([measured[place][0].facts for place in places], places)) for places in groups.values()
+    ]
 
 
-def in_words(feature: ClipFeature) -> str:
+def describe_feature(feature: ClipFeature) -> str:
     """Return a feature's channel and meaning."""
     return f"{feature.channel}: {feature.meaning}"
 
 
-def _movement(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Movement:
+def _compute_movement(recording: RecordedEpisode, twins: EpisodeTwins | None) -> Movement:
     """Return the motion, in SI units if the log's units are known or a twin with the same joints gives them."""
     episode = recording.episode
     if episode.units.known or twins is None:
         return Movement.of(episode)
     try:
-        units = units_by_twin(episode, twins(recording))
+        units = infer_units(episode, twins(recording))
     except InputError:
         units = None
     return Movement.of(episode, units)
 
 
-def _repeated(joint: str) -> ClipFeature:
+def _make_repeat_feature(joint: str) -> ClipFeature:
     meaning = "share of readings equal to the one before"
     return ClipFeature(channel=joint, family="noise", kind="repeated", unit="1", meaning=meaning)
 
 
-def _stacked(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipFeatures | str:
+def _stack_features(facts: Sequence[Mapping[str, Any]], places: Sequence[int]) -> ClipFeatures | str:
     if len({bool(fact["si"]) for fact in facts}) > 1:
         return (
             "some positions are in rad and others in units of unknown size; give the calibration, or a twin with "

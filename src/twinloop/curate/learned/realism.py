@@ -21,15 +21,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.demonstration.peers import unit_words
-from twinloop.curate.learned.clips import Array, ClipFeatures, clip_facts, comparable, in_words, is_real
+from twinloop.curate.demonstration.peers import format_unit
+from twinloop.curate.learned.clips import (
+    Array,
+    ClipFeatures,
+    compute_clip_facts,
+    describe_feature,
+    group_comparable,
+    is_real,
+)
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
 from twinloop.stats.classifier import auc_interval
 from twinloop.stats.conformal import conformal_p_values
 from twinloop.stats.discriminant import CrossFittedScores, cross_fit
 from twinloop.stats.interval import benjamini_hochberg
-from twinloop.stats.novelty import Kind, NoveltyScores, ValueFence, fence, novelty
+from twinloop.stats.novelty import Kind, NoveltyScores, ValueFence, fence, score_novelty
 
 LEVEL = 0.05
 LEAST_EPISODES = 20  # real episodes; with fewer, no held-out p-value is below 0.05
@@ -53,29 +60,29 @@ class _LearnedCheck(MeasuringCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the features of the episode's clips; see `MeasuringCheck`."""
-        return [Measurement(value=0.0, facts=clip_facts(recording, self._twins))]
+        return [Measurement(value=0.0, facts=compute_clip_facts(recording, self._twins))]
 
     def judge(
         self, recordings: Sequence[RecordedEpisode], measured: Sequence[Sequence[Measurement]]
     ) -> Iterator[CheckScore]:
         """Judge the episodes of each robot type together; episodes without clips are ``unknown``."""
         judged: set[int] = set()
-        for places, table in comparable(recordings, measured):
+        for places, table in group_comparable(recordings, measured):
             judged |= set(places)
             real = [place for place in places if is_real(recordings[place])]
             sim = [place for place in places if not is_real(recordings[place])]
-            yield from self._group(recordings, real, sim, table)
+            yield from self._judge_group(recordings, real, sim, table)
         for place in sorted(set(range(len(recordings))) - judged):
-            yield self.of(recordings[place], measured[place][0], "unknown")
+            yield self.make_score(recordings[place], measured[place][0], "unknown")
 
-    def _not_judged(
+    def _make_unknown_scores(
         self, recordings: Sequence[RecordedEpisode], places: Sequence[int], why: str
     ) -> Iterator[CheckScore]:
         for place in places:
-            yield self.of(recordings[place], Measurement(value=None, said=f"Not judged: {why}."), "unknown")
+            yield self.make_score(recordings[place], Measurement(value=None, said=f"Not judged: {why}."), "unknown")
 
     @abstractmethod
-    def _group(
+    def _judge_group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
         """Yield scores of one robot's episodes; if ``table`` is a string, it is the reason against a comparison."""
@@ -96,24 +103,24 @@ class SimulatedLookingEpisodes(_LearnedCheck):
     meaning = "held-out score of looking simulated, in standard deviations of real clips, and the features that differ"
     unit = "sd"
 
-    def _group(
+    def _judge_group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
         for place in real:
-            yield self.of(recordings[place], Measurement(value=None, said="It is real."), "good")
-        why = table if isinstance(table, str) else _too_few(real, sim)
+            yield self.make_score(recordings[place], Measurement(value=None, said="It is real."), "good")
+        why = table if isinstance(table, str) else _explain_too_few(real, sim)
         if why or isinstance(table, str):
-            yield from self._not_judged(recordings, sim, why)
+            yield from self._make_unknown_scores(recordings, sim, why)
         else:
-            yield from self._compared(recordings, table.of(real), table.of(sim))
+            yield from self._compare_clips(recordings, table.select_clips(real), table.select_clips(sim))
 
-    def _compared(
+    def _compare_clips(
         self, recordings: Sequence[RecordedEpisode], real: ClipFeatures, sim: ClipFeatures
     ) -> Iterator[CheckScore]:
         found = cross_fit(real.rows, sim.rows, real_clusters=real.episode, sim_clusters=sim.episode)
         names, of = np.unique(sim.episode, return_inverse=True)
-        score = _means(found.sim, of)
-        usual = _means(found.real, np.unique(real.episode, return_inverse=True)[1])
+        score = _compute_episode_means(found.sim, of)
+        usual = _compute_episode_means(found.real, np.unique(real.episode, return_inverse=True)[1])
         p = benjamini_hochberg(conformal_p_values(usual, score))
         auc = auc_interval(np.concatenate([score, usual]), np.arange(len(score) + len(usual)) < len(score))
         limit = fence(usual, stretch=_FAR).high
@@ -123,15 +130,15 @@ class SimulatedLookingEpisodes(_LearnedCheck):
             measured = Measurement(value=float(score[here]))
             if p[here] > self.level and score[here] <= limit:
                 reason = f"It does not differ from real episodes (adjusted p = {p[here]:.2g}; {ranked})."
-                yield self.of(recordings[place], measured, "good", limit=limit, reason=reason)
+                yield self.make_score(recordings[place], measured, "good", limit=limit, reason=reason)
                 continue
-            words, alone = given_away(real, sim, found, rows)
+            words, alone = describe_differing_features(real, sim, found, rows)
             by = "one feature is enough" if alone else "by these features"
             reason = f"It looks simulated, {by}: {words} (adjusted p = {p[here]:.2g}; {ranked})."
-            yield self.of(recordings[place], measured, "suspect", limit=limit, reason=reason)
+            yield self.make_score(recordings[place], measured, "suspect", limit=limit, reason=reason)
 
 
-def given_away(
+def describe_differing_features(
     real: ClipFeatures, sim: ClipFeatures, found: CrossFittedScores, rows: NDArray[np.intp]
 ) -> tuple[str, bool]:
     """Describe the features by which simulated clips ``rows`` differ; also return whether one is enough."""
@@ -146,12 +153,14 @@ def given_away(
         feature = sim.features[column]
         middle = float(np.median(sim.rows[rows, column]))
         few, many = np.quantile(real.rows[:, column], (0.05, 0.95))
-        unit = unit_words(feature.unit)
-        said.append(f"{in_words(feature)} is {middle:.3g}{unit}, 90 % of real clips have {few:.3g} to {many:.3g}")
+        unit = format_unit(feature.unit)
+        said.append(
+            f"{describe_feature(feature)} is {middle:.3g}{unit}, 90 % of real clips have {few:.3g} to {many:.3g}"
+        )
     return "; ".join(said), bool(alone.any())
 
 
-def _too_few(real: Sequence[int], sim: Sequence[int]) -> str:
+def _explain_too_few(real: Sequence[int], sim: Sequence[int]) -> str:
     if len(real) >= LEAST_EPISODES and len(sim) >= LEAST_EPISODES // 2:
         return ""
     return (
@@ -160,7 +169,7 @@ def _too_few(real: Sequence[int], sim: Sequence[int]) -> str:
     )
 
 
-def _means(values: Array, of: NDArray[np.intp]) -> Array:
+def _compute_episode_means(values: Array, of: NDArray[np.intp]) -> Array:
     return np.bincount(of, weights=values) / np.bincount(of)
 
 
@@ -182,17 +191,17 @@ class OutOfSupport(_LearnedCheck):
     meaning = "distance of clips from real ones: neighbours and density, conformal p-values of whole episodes"
     unit = "log"
 
-    def _group(
+    def _judge_group(
         self, recordings: Sequence[RecordedEpisode], real: Sequence[int], sim: Sequence[int], table: ClipFeatures | str
     ) -> Iterator[CheckScore]:
-        why = table if isinstance(table, str) else _too_few_real(len(real))
+        why = table if isinstance(table, str) else _explain_too_few_real(len(real))
         if why or isinstance(table, str):
-            yield from self._not_judged(recordings, sorted([*real, *sim]), why)
+            yield from self._make_unknown_scores(recordings, sorted([*real, *sim]), why)
             return
         for kind in _WORDS:
-            yield from self._judged(recordings, table, real, sim, kind)
+            yield from self._judge_kind(recordings, table, real, sim, kind)
 
-    def _judged(
+    def _judge_kind(
         self,
         recordings: Sequence[RecordedEpisode],
         table: ClipFeatures,
@@ -200,18 +209,18 @@ class OutOfSupport(_LearnedCheck):
         sim: Sequence[int],
         kind: Kind,
     ) -> Iterator[CheckScore]:
-        known, given = table.of(real), table.of(sim or real)
-        scale = _scales(known.rows)
-        found = novelty(
-            _tamed(known.rows, scale),
-            _tamed(given.rows, scale),
+        known, given = table.select_clips(real), table.select_clips(sim or real)
+        scale = _compute_scales(known.rows)
+        found = score_novelty(
+            _log_columns(known.rows, scale),
+            _log_columns(given.rows, scale),
             reference_clusters=known.episode,
             clusters=given.episode,
             kind=kind,
         )
         usual = fence(found.reference)
         for place, value in zip(np.unique(known.episode), found.reference, strict=True):
-            yield self._of_real(recordings[place], float(value), usual, kind)
+            yield self._score_real(recordings[place], float(value), usual, kind)
         if not sim:
             return
         adjusted = np.minimum(benjamini_hochberg(found.p_values), 1.0)
@@ -223,21 +232,23 @@ class OutOfSupport(_LearnedCheck):
             reason = f"Its {_WORDS[kind]} is {far:.2f} times the usual one of held-out real episodes ({promise})."
             first = None
             if odd:
-                first, nearest = _nearest(recordings, known, given, found, int(place), scale)
+                first, nearest = _find_nearest_clip(recordings, known, given, found, int(place), scale)
                 sure = "No real data supports it" if certain else "Little real data supports it"
                 reason = f"{sure}: {reason[0].lower()}{reason[1:-1]}; {nearest}."
             measured = Measurement(value=float(found.scores[here]), channel=kind, first_frame=first)
-            yield self.of(recordings[place], measured, "suspect" if odd else "good", limit=usual.high, reason=reason)
+            yield self.make_score(
+                recordings[place], measured, "suspect" if odd else "good", limit=usual.high, reason=reason
+            )
 
-    def _of_real(self, recording: RecordedEpisode, value: float, usual: ValueFence, kind: Kind) -> CheckScore:
+    def _score_real(self, recording: RecordedEpisode, value: float, usual: ValueFence, kind: Kind) -> CheckScore:
         far = np.exp(value - usual.median)
         verdict = "suspect" if value > usual.high else "good"
         reason = f"It is real; held out, its {_WORDS[kind]} is {far:.2f} times the usual one."
         measured = Measurement(value=value, channel=kind)
-        return self.of(recording, measured, verdict, limit=usual.high, reason=reason)
+        return self.make_score(recording, measured, verdict, limit=usual.high, reason=reason)
 
 
-def _nearest(
+def _find_nearest_clip(
     recordings: Sequence[RecordedEpisode],
     known: ClipFeatures,
     given: ClipFeatures,
@@ -248,26 +259,26 @@ def _nearest(
     """Return the first frame of an episode's most distant clip, and a description of the nearest real clip."""
     rows = np.flatnonzero(given.episode == place)
     worst = rows[int(np.argmax(found.row_scores[rows]))]
-    _, near = found.space.neighbours(_tamed(given.rows[[worst]], scale), 1)
+    _, near = found.space.find_neighbours(_log_columns(given.rows[[worst]], scale), 1)
     row = int(near[0, 0])
     real = recordings[int(known.episode[row])]
     where = f"{real.where} ({real.episode_id[:12]}) from {known.first[row] / real.fps:.1f} s on"
     return int(given.first[worst]), f"the nearest real clip to the one from frame {given.first[worst]} on is {where}"
 
 
-def _scales(rows: Array) -> Array:
-    """Return a tenth of the median of columns without negative values, NaN for other columns; see `_tamed`."""
+def _compute_scales(rows: Array) -> Array:
+    """Return a tenth of the median of columns without negative values, NaN for other columns; see `_log_columns`."""
     middle = np.median(rows, axis=0)
     return np.where((rows.min(axis=0) >= 0) & (middle > 0), 0.1 * middle, np.nan)
 
 
-def _tamed(rows: Array, scale: Array) -> Array:
+def _log_columns(rows: Array, scale: Array) -> Array:
     """Return logarithms of nonnegative columns (speeds, ranges, noise), so that ratios count; others unchanged."""
     sizes = np.isfinite(scale)
     return np.where(sizes, np.log(np.maximum(rows, 0.0) + np.where(sizes, scale, 1.0)), rows)
 
 
-def _too_few_real(count: int) -> str:
+def _explain_too_few_real(count: int) -> str:
     if count >= LEAST_EPISODES:
         return ""
     return f"{count} real episodes of this robot are too few; at least {LEAST_EPISODES} are needed"

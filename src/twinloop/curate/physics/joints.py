@@ -17,7 +17,7 @@ from twinloop.curate.check import Measurement
 from twinloop.curate.judging import LIMIT, KnownLimitCheck, MetricLimit, UsualLimitCheck
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
-from twinloop.dataset.logs.checks.series import prepare
+from twinloop.dataset.logs.checks.series import prepare_series
 from twinloop.rollout.replay import recorded_params
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin
@@ -50,18 +50,18 @@ class SmoothedKinematics:
         return "rad" if self.units is not None else "of the log's unit"
 
 
-def kinematics_of(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKinematics:
+def compute_kinematics(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKinematics:
     """Compute the smoothed joint motion of a recording.
 
     Raises:
         InputError: the longest stretch without gaps is too short.
     """
     raw = recording.raw
-    series = prepare(raw)
+    series = prepare_series(raw)
     window = 0 if series is None else max(5, round(_SMOOTH_S / series.dt) | 1)
     if series is None or len(series.time) < 2 * window or not raw.joints:
         raise InputError(_TOO_SHORT)
-    units = _units(raw.units, twin)
+    units = _find_units(raw.units, twin)
     state = series.state if units is None else units.to_si(series.state)
     made = [savgol_filter(state, window, 3, deriv=order, delta=series.dt, axis=0) for order in range(4)]
     return SmoothedKinematics(
@@ -76,7 +76,7 @@ def kinematics_of(recording: RecordedEpisode, twin: Twin | None) -> SmoothedKine
     )
 
 
-def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
+def _find_units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
     """Return the log's map to SI units; if a calibration is missing, use the twin's joint ranges."""
     if units.known:
         return units
@@ -90,7 +90,7 @@ def _units(units: UnitMap, twin: Twin | None) -> UnitMap | None:
     return UnitMap(joints=tuple(whole.joints[i] for i in order), source=whole.source)
 
 
-def robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
+def find_robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
     """Return the recording's twin if there is one and it has all recorded joints, else None."""
     try:
         twin = twins(recording)
@@ -99,7 +99,7 @@ def robot_twin(recording: RecordedEpisode, twins: EpisodeTwins) -> Twin | None:
         return None
 
 
-def params_of(recording: RecordedEpisode, twin: Twin) -> ParamTable | None:
+def find_drawn_params(recording: RecordedEpisode, twin: Twin) -> ParamTable | None:
     """Return the drawn parameters of a simulated episode, or None if another twin made it."""
     record = recording.provenance
     return recorded_params(twin, record) if record is not None and record.twin_hash == twin.hash else None
@@ -113,9 +113,9 @@ class JointCheck(UsualLimitCheck):
     def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def twin(self, recording: RecordedEpisode) -> Twin | None:
+    def find_twin(self, recording: RecordedEpisode) -> Twin | None:
         """Return the twin with the recording's joints, or None."""
-        return robot_twin(recording, self._twins)
+        return find_robot_twin(recording, self._twins)
 
 
 class _ColumnPeak(JointCheck):
@@ -125,19 +125,19 @@ class _ColumnPeak(JointCheck):
     floor = 0.0
     quantity: str
 
-    def limits(self, _twin: Twin, _joint: str) -> MetricLimit | None:
+    def find_limit(self, _twin: Twin, _joint: str) -> MetricLimit | None:
         """Return the limit from the twin, or None."""
         return None
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the largest absolute value of each joint, with the twin's limit in the facts if there is one."""
-        twin = self.twin(recording)
-        moved = kinematics_of(recording, twin)
+        twin = self.find_twin(recording)
+        moved = compute_kinematics(recording, twin)
         size, made = np.abs(getattr(moved, self.name.removeprefix("physics/"))), []
         for column, joint in enumerate(moved.joints):
             at = int(np.argmax(size[:, column]))
             frame, value = moved.frame + at, float(size[at, column])
-            limit = None if twin is None or moved.units is None else self.limits(twin, joint)
+            limit = None if twin is None or moved.units is None else self.find_limit(twin, joint)
             said = f"{joint} has {self.quantity} of up to {value:.4g}, in {moved.unit} and s, at frame {frame}."
             facts = {} if limit is None else {LIMIT: limit}
             made.append(
@@ -154,7 +154,7 @@ class JointVelocityCheck(_ColumnPeak):
     quantity = "a velocity"
     unit = "1/s"
 
-    def limits(self, twin: Twin, joint: str) -> MetricLimit | None:
+    def find_limit(self, twin: Twin, joint: str) -> MetricLimit | None:
         """Return the limit from the no-load speed of the joint's servo."""
         servo = twin.servos[twin.robot.joints.index(joint)] if twin.servos else None
         if servo is None or servo.no_load_speed is None:
@@ -191,8 +191,8 @@ class JointRangeCheck(JointCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return how far each joint is beyond its range, over the range; without a twin, how far it moves."""
-        twin = self.twin(recording)
-        moved = kinematics_of(recording, twin)
+        twin = self.find_twin(recording)
+        moved = compute_kinematics(recording, twin)
         if twin is None or moved.units is None:
             reach = np.ptp(moved.position, axis=0).tolist()
             return [
@@ -244,7 +244,7 @@ class TorqueCheck(KnownLimitCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return each joint's largest torque from inverse dynamics, divided by its drive's limit."""
         twin = self._twins(recording)
-        if robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
+        if find_robot_twin(recording, self._twins) is None or set(twin.robot.joints) != set(recording.raw.joints):
             return [Measurement(value=None, said=f"{twin.name} and the recording have different joints.")]
         if twin.robot.gears is not None:
             return [
@@ -252,14 +252,16 @@ class TorqueCheck(KnownLimitCheck):
                     value=None, said=f"{twin.name} has gear play, so the torque does not follow from the motion."
                 )
             ]
-        moved = kinematics_of(recording, twin)
+        moved = compute_kinematics(recording, twin)
         if moved.units is None:
             raise UnitsError("The conversion of its columns to rad is unknown, so torque cannot be computed.")
         order = [moved.joints.index(joint) for joint in twin.robot.joints]
-        inverse = InverseDynamics(twin, params_of(recording, twin))
+        inverse = InverseDynamics(twin, find_drawn_params(recording, twin))
         asked = np.abs(inverse(moved.position[:, order], moved.velocity[:, order], moved.acceleration[:, order]))
         made = []
-        for column, (joint, most) in enumerate(zip(twin.robot.joints, force_limits(twin, inverse.model), strict=True)):
+        for column, (joint, most) in enumerate(
+            zip(twin.robot.joints, compute_force_limits(twin, inverse.model), strict=True)
+        ):
             if not np.isfinite(most):
                 continue
             at = int(np.argmax(asked[:, column]))
@@ -274,7 +276,7 @@ class TorqueCheck(KnownLimitCheck):
         return made or [Measurement(value=None, said=f"No drive of {twin.name} has a force limit.")]
 
 
-def force_limits(twin: Twin, model: mujoco.MjModel) -> Array:
+def compute_force_limits(twin: Twin, model: mujoco.MjModel) -> Array:
     """Return the force limit of each robot joint's drive in N·m or N, ``(n,)``; infinite without a limit."""
     limits = np.full(len(twin.robot.joints), np.inf)
     for place, name in enumerate(twin.robot.actuator_names):

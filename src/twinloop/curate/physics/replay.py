@@ -8,12 +8,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.judging import LEAST, UsualLimitCheck, shortened
-from twinloop.curate.physics.joints import params_of
+from twinloop.curate.judging import LEAST, UsualLimitCheck, select_reported_scores
+from twinloop.curate.physics.joints import find_drawn_params
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
-from twinloop.dataset.logs.checks.response import answers, response_pair
-from twinloop.dataset.logs.checks.series import prepare
+from twinloop.dataset.logs.checks.response import find_command_pair, find_responses
+from twinloop.dataset.logs.checks.series import prepare_series
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions, prepare_replay
@@ -33,9 +33,9 @@ class CommandLag(MeasuringCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the median delay and the delay of each joint after its command, in s."""
         raw = recording.raw
-        series = prepare(raw)
-        pair = None if series is None else response_pair(raw, series)
-        found = [] if pair is None else [answer for answer in answers(pair) if abs(answer.correlation) > 0.8]
+        series = prepare_series(raw)
+        pair = None if series is None else find_command_pair(raw, series)
+        found = [] if pair is None else [answer for answer in find_responses(pair) if abs(answer.correlation) > 0.8]
         if series is None or not found:
             return [
                 Measurement(value=None, said="No joint follows a command clearly, so the delay cannot be measured.")
@@ -53,16 +53,18 @@ class CommandLag(MeasuringCheck):
                 if row.value is not None:
                     lags[*recording.group, row.channel].append(row.value)
         for recording, rows in zip(recordings, measured, strict=True):
-            yield from shortened([self._score(recording, row, lags[*recording.group, row.channel]) for row in rows])
+            yield from select_reported_scores(
+                [self._score_lag(recording, row, lags[*recording.group, row.channel]) for row in rows]
+            )
 
-    def _score(self, recording: RecordedEpisode, row: Measurement, others: Sequence[float]) -> CheckScore:
+    def _score_lag(self, recording: RecordedEpisode, row: Measurement, others: Sequence[float]) -> CheckScore:
         if row.value is None:
-            return self.of(recording, row, "unknown")
+            return self.make_score(recording, row, "unknown")
         what = row.channel or "The median joint"
         said = f"{what} follows after {1e3 * row.value:.0f} ms"
         if len(others) < LEAST:
             told = f"{said}. Only {len(others)} episodes are comparable; a limit needs at least {LEAST}."
-            return self.of(recording, row, "unknown", reason=told)
+            return self.make_score(recording, row, "unknown", reason=told)
         usual = float(np.median(others))
         spread = 1.4826 * float(np.median(np.abs(np.asarray(others) - usual)))
         limit = max((2 if row.channel else 1) * self.frames * row.facts["dt"], 6 * spread)
@@ -73,7 +75,7 @@ class CommandLag(MeasuringCheck):
         told += "1.5 frames (3 for a single joint), or six spreads of the other episodes."
         verdict = "bad" if apart > 2 * limit else "suspect" if apart > limit else "good"
         scored = Measurement(value=apart, channel=row.channel)
-        return self.of(recording, scored, verdict, limit=limit, reason=told)
+        return self.make_score(recording, scored, verdict, limit=limit, reason=told)
 
 
 _WINDOW_S = 0.5  # long enough for a servo to respond (0.17 s), short enough for local errors
@@ -103,16 +105,16 @@ class ReplayResidual(UsualLimitCheck):
         episode = recording.episode
         if episode.command != twin.robot.control:
             return [Measurement(value=None, said=f"{twin.name} is not commanded by a {episode.command}.")]
-        return _residuals(twin, recording)
+        return _measure_residuals(twin, recording)
 
 
-def _residuals(twin: Twin, recording: RecordedEpisode) -> list[Measurement]:
+def _measure_residuals(twin: Twin, recording: RecordedEpisode) -> list[Measurement]:
     episode = recording.episode
     logs = prepare_replay(twin, [episode], ReplayOptions(window=_WINDOW_S, start="measured"))
-    params = params_of(recording, twin) or twin.table(1)
+    params = find_drawn_params(recording, twin) or twin.table(1)
     errors = replay(open_backend("threads", nthread=1), logs, params)[0] - logs.measured
-    moved = logs.held - logs.measured
-    travel = _travel(twin, logs)
+    moved = logs.hold_baseline - logs.measured
+    travel = _compute_joint_travel(twin, logs)
     made = []
     for column, channel in enumerate(logs.channels):
         error, size = errors[..., column], moved[..., column]
@@ -132,7 +134,7 @@ def _residuals(twin: Twin, recording: RecordedEpisode) -> list[Measurement]:
     return made
 
 
-def _travel(twin: Twin, logs: ReplayLogs) -> dict[str, float]:
+def _compute_joint_travel(twin: Twin, logs: ReplayLogs) -> dict[str, float]:
     """Return the range of each limited joint, by channel name and in the channel's unit."""
     joints = [twin.model.joint(name) for name in twin.robot.joints]
     low, high = logs.units.from_si(np.array([joint.range for joint in joints]).T)

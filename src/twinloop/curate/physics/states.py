@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.curate.check import Measurement
 from twinloop.curate.judging import KnownLimitCheck
-from twinloop.curate.motion import longest
+from twinloop.curate.motion import find_longest_run
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.curate.registry import EpisodeTwins
 from twinloop.rollout.substeps import Restepper
@@ -52,36 +52,36 @@ class StateAccount:
     miss_joint: tuple[str, ...]
 
 
-def account_of(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
+def compute_account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
     """Return the step data of a simulated episode.
 
     Raises:
         InputError: it has no states, there is no twin, or another twin made the episode.
     """
-    return recording.fact("account", lambda asked: _account(asked, twins))
+    return recording.compute_once("account", lambda asked: _compute_account(asked, twins))
 
 
-def _account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
-    episode = recording.simulated()
+def _compute_account(recording: RecordedEpisode, twins: EpisodeTwins) -> StateAccount:
+    episode = recording.load_sim_episode()
     if episode is None:
         raise InputError(_NO_STATES)
     twin = twins(recording)
     stepper = Restepper.of_episode(twin, episode)
     notes = _StepRecord(twin, len(stepper))
-    stepper.look(notes.see)
+    stepper.visit_steps(notes.record_step)
     model = stepper.run([]).model
     qpos, qvel = (episode.states[:, state_columns(model, int(bit))] for bit in (_BIT.mjSTATE_QPOS, _BIT.mjSTATE_QVEL))
     time = episode.states[:, 0]
     places = [int(model.jnt_qposadr[joint]) for joint in notes.free]
     dofs = [int(model.jnt_dofadr[joint]) for joint in notes.free]
-    miss, joint = _misses(stepper, qpos, qvel, time)
+    miss, joint = _compute_state_errors(stepper, qpos, qvel, time)
     return StateAccount(
         time=time,
         depth=notes.depth,
         norm=notes.norm,
         pair=tuple(notes.pair),
-        energy=np.append(notes.energy, _energy(model, episode.states[-1])),
-        work=_work(model, qvel, time, notes.pushed),
+        energy=np.append(notes.energy, _compute_energy(model, episode.states[-1])),
+        work=_compute_maximal_work(model, qvel, time, notes.pushed),
         objects=tuple(model.body(model.jnt_bodyid[joint]).name for joint in notes.free),
         position=np.stack([qpos[:, a : a + 3] for a in places], axis=1) if places else np.empty((len(qpos), 0, 3)),
         velocity=np.stack([qvel[:, a : a + 3] for a in dofs], axis=1) if dofs else np.empty((len(qpos), 0, 3)),
@@ -105,7 +105,7 @@ class _StepRecord:
         self.pair = [""] * steps
         self.touched = np.zeros((steps, len(self.free)), dtype=np.bool_)
 
-    def see(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
+    def record_step(self, step: int, model: mujoco.MjModel, data: mujoco.MjData) -> None:
         """Record one step; see `rollout.substeps.Look`."""
         mujoco.mj_energyPos(model, data)
         mujoco.mj_energyVel(model, data)
@@ -123,7 +123,7 @@ class _StepRecord:
                 self.pair[step] = " and ".join(model.body(body).name or "world" for body in bodies)
 
 
-def _energy(model: mujoco.MjModel, state: Array) -> float:
+def _compute_energy(model: mujoco.MjModel, state: Array) -> float:
     data = mujoco.MjData(model)
     mujoco.mj_setState(model, data, state, STATE_SPEC)
     mujoco.mj_forward(model, data)
@@ -132,7 +132,7 @@ def _energy(model: mujoco.MjModel, state: Array) -> float:
     return float(data.energy.sum())
 
 
-def _work(model: mujoco.MjModel, qvel: Array, time: Array, pushed: Array) -> Array:
+def _compute_maximal_work(model: mujoco.MjModel, qvel: Array, time: Array, pushed: Array) -> Array:
     """Return the maximal work of drives, at their force limits, in each step, ``(T,)`` in J.
 
     Infinite if a drive has no limit or an external force is applied, because the work is then unbounded.
@@ -150,7 +150,7 @@ def _work(model: mujoco.MjModel, qvel: Array, time: Array, pushed: Array) -> Arr
     return np.where(pushed > 0, np.inf, power * np.diff(time))
 
 
-def _misses(stepper: Restepper, qpos: Array, qvel: Array, time: Array) -> tuple[Array, tuple[str, ...]]:
+def _compute_state_errors(stepper: Restepper, qpos: Array, qvel: Array, time: Array) -> tuple[Array, tuple[str, ...]]:
     """Return the distance of each stored next state from the recomputed one, and the joint that differs most."""
     steps = stepper.run()
     model, spans = steps.model, np.diff(time)
@@ -179,9 +179,9 @@ class StateCheck(KnownLimitCheck):
     def __init__(self, twins: EpisodeTwins) -> None:
         self._twins = twins
 
-    def account(self, recording: RecordedEpisode) -> StateAccount:
-        """Return the step data of a simulated episode; raises as `account_of`."""
-        return account_of(recording, self._twins)
+    def load_account(self, recording: RecordedEpisode) -> StateAccount:
+        """Return the step data of a simulated episode; raises as `compute_account`."""
+        return compute_account(recording, self._twins)
 
 
 class Penetration(StateCheck):
@@ -199,7 +199,7 @@ class Penetration(StateCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the largest ratio of contact depth to contact width."""
-        found = self.account(recording)
+        found = self.load_account(recording)
         ratio = found.depth / np.maximum(found.norm, 1e-6)
         if not found.depth.any():
             return [Measurement(value=0.0, said="There is no contact.")]
@@ -225,7 +225,7 @@ class EnergyJumps(StateCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the largest rise of energy beyond the work of the drives in one control step, in J."""
-        found = self.account(recording)
+        found = self.load_account(recording)
         if not np.isfinite(found.work).any():
             return [
                 Measurement(value=None, said="A drive without a force limit, or applied forces, could add any energy.")
@@ -251,18 +251,25 @@ class Teleports(StateCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the largest unexplained movement of each object in one step, in mm."""
-        made = [self._row(name, _steps(p), None, _gravity(t)) for name, t, p in _logged(recording)]
+        made = [
+            self._measure_jump(name, _compute_step_lengths(p), None, _compute_fall_distances(t))
+            for name, t, p in _list_logged_poses(recording)
+        ]
         if recording.states is None:
             return made or [Measurement(value=None, said="It has neither states nor poses of objects.")]
-        found = self.account(recording)
+        found = self.load_account(recording)
         speed = np.linalg.norm(found.velocity, axis=2)
         for place, name in enumerate(found.objects):
             carried = np.maximum(speed[1:, place], speed[:-1, place]) * np.diff(found.time)
-            made.append(self._row(name, _steps(found.position[:, place]), carried, _gravity(found.time)))
+            made.append(
+                self._measure_jump(
+                    name, _compute_step_lengths(found.position[:, place]), carried, _compute_fall_distances(found.time)
+                )
+            )
         return made or [Measurement(value=None, said="Nothing moves freely.")]
 
     @staticmethod
-    def _row(name: str, gone: Array, carried: Array | None, falls: Array) -> Measurement:
+    def _measure_jump(name: str, gone: Array, carried: Array | None, falls: Array) -> Measurement:
         if carried is None:  # no speeds were logged: estimate them from the steps before and after
             wide = np.concatenate([gone[:1], gone, gone[-1:]])
             carried = np.maximum(wide[:-2], wide[2:]) + _BEFORE_MM * 1e-3
@@ -276,17 +283,17 @@ class Teleports(StateCheck):
         return Measurement(value=1e3 * value, channel=name, said=said, first_frame=at, last_frame=at + 1)
 
 
-def _logged(recording: RecordedEpisode) -> list[tuple[str, Array, Array]]:
+def _list_logged_poses(recording: RecordedEpisode) -> list[tuple[str, Array, Array]]:
     """Return the name, times ``(T,)`` in s and positions ``(T, 3)`` in m of each body with logged poses."""
     signals = recording.raw.signals.items()
     return [(n.removeprefix("pose/"), s.time, s.values[:, :3]) for n, s in signals if n.startswith("pose/") and len(s)]
 
 
-def _steps(position: Array) -> Array:
+def _compute_step_lengths(position: Array) -> Array:
     return np.linalg.norm(np.diff(position, axis=0), axis=1)
 
 
-def _gravity(time: Array) -> Array:
+def _compute_fall_distances(time: Array) -> Array:
     return 0.5 * 9.81 * np.diff(time) ** 2
 
 
@@ -301,7 +308,7 @@ class Floating(StateCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the longest time for which each object touches nothing and does not fall, in s."""
-        found = self.account(recording)
+        found = self.load_account(recording)
         dt = np.diff(found.time)
         pull = float(np.linalg.norm(found.fall))
         if not found.objects or pull == 0:
@@ -310,7 +317,7 @@ class Floating(StateCheck):
         made = []
         for place, name in enumerate(found.objects):
             held = ~found.touched[:, place] & (falls[:, place] < _FALLS * pull)
-            first, stop = longest(held)
+            first, stop = find_longest_run(held)
             seconds = float(dt[first:stop].sum())
             said = f"{name} touches nothing from frame {first} to {stop} ({seconds:.2f} s) and does not fall."
             made.append(Measurement(value=seconds, channel=name, said=said, first_frame=first, last_frame=stop))
@@ -331,7 +338,7 @@ class NextState(StateCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the largest difference of a stored next state from the recomputed one, in rad or m."""
-        found = self.account(recording)
+        found = self.load_account(recording)
         at = int(np.argmax(found.miss))
         wrong = np.flatnonzero(found.miss > self.limit)
         said = (

@@ -9,10 +9,15 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.judging import LEAST, KnownLimitCheck, UsualLimitCheck, shortened
-from twinloop.curate.motion import longest, motion_of
+from twinloop.curate.judging import LEAST, KnownLimitCheck, UsualLimitCheck, select_reported_scores
+from twinloop.curate.motion import compute_motion, find_longest_run
 from twinloop.curate.recording import RecordedEpisode
-from twinloop.curate.recording_checks.frames import PixelArray, camera_repeats, looks_of, seen_together
+from twinloop.curate.recording_checks.frames import (
+    PixelArray,
+    compute_image_statistics,
+    cut_to_common_length,
+    find_repeated_images,
+)
 
 _DARK, _WHITE, _PLAIN = 10.0, 245.0, 6.0  # mean level of dark and white images, and contrast of empty ones
 _GONE = 0.1  # share of its range that the fastest joint moves meanwhile; less may be invisible to the camera
@@ -31,14 +36,14 @@ class FrozenCamera(KnownLimitCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the longest time that each camera repeats an image while the robot moves, in s."""
-        return [self._camera(recording, camera) for camera in recording.cameras] or _NO_CAMERA
+        return [self._measure_camera(recording, camera) for camera in recording.cameras] or _NO_CAMERA
 
-    def _camera(self, recording: RecordedEpisode, camera: str) -> Measurement:
-        motion = motion_of(recording)
-        same, moving = seen_together(camera_repeats(recording, camera), motion.brisk)
+    def _measure_camera(self, recording: RecordedEpisode, camera: str) -> Measurement:
+        motion = compute_motion(recording)
+        same, moving = cut_to_common_length(find_repeated_images(recording, camera), motion.fast_mask)
         if not moving.any():
             return Measurement(value=None, channel=camera, said="Nothing moves, so a frozen image cannot be detected.")
-        first, stop = longest(same)
+        first, stop = find_longest_run(same)
         frames, gone = int(moving[first:stop].sum()), float(motion.speed[first:stop].sum())
         if frames < 2 or gone < _GONE:
             return Measurement(value=0.0, channel=camera, said=f"{camera} follows the robot.")
@@ -64,7 +69,7 @@ class BlackCamera(KnownLimitCheck):
         """Return the share of each camera's images that are black, white or of one colour."""
         made = []
         for camera in recording.cameras:
-            looks = looks_of(recording, camera)
+            looks = compute_image_statistics(recording, camera)
             dark, white = looks.level < _DARK, looks.level > _WHITE
             blind = np.flatnonzero((dark | white) & (looks.contrast < _PLAIN) | (looks.contrast < 1.0))
             if not len(blind):
@@ -97,10 +102,10 @@ class Blur(UsualLimitCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the blur of each camera: in the whole episode, and in its five most blurred frames."""
-        return [row for camera in recording.cameras for row in self._camera(recording, camera)] or _NO_CAMERA
+        return [row for camera in recording.cameras for row in self._measure_camera(recording, camera)] or _NO_CAMERA
 
-    def _camera(self, recording: RecordedEpisode, camera: str) -> Iterator[Measurement]:
-        sharp = looks_of(recording, camera).sharpness
+    def _measure_camera(self, recording: RecordedEpisode, camera: str) -> Iterator[Measurement]:
+        sharp = compute_image_statistics(recording, camera).sharpness
         middle = float(np.median(sharp))
         yield Measurement(
             value=float(np.exp(-middle)), channel=camera, said=f"{camera} is {np.exp(-middle):.2f} times as blurred."
@@ -131,7 +136,10 @@ class SwappedCameras(MeasuringCheck):
         """Return the normalized mean image of each camera, in the facts of one measurement."""
         if len(recording.cameras) < 2:
             return [Measurement(value=None, said="The recording has fewer than two cameras.")]
-        thumbs = {camera: _standard(looks_of(recording, camera).thumb) for camera in recording.cameras}
+        thumbs = {
+            camera: _standardize_image(compute_image_statistics(recording, camera).thumb)
+            for camera in recording.cameras
+        }
         return [Measurement(value=0.0, facts={"thumbs": thumbs})]
 
     def judge(
@@ -146,30 +154,32 @@ class SwappedCameras(MeasuringCheck):
             others = groups.get(recording.group, [])
             if row.value is None or len(others) < LEAST:
                 said = row.said or f"Only {len(others)} episodes are comparable; a comparison needs at least {LEAST}."
-                yield self.of(recording, row, "unknown", reason=said)
+                yield self.make_score(recording, row, "unknown", reason=said)
             else:
-                yield from shortened(list(self._pairs(recording, row.facts["thumbs"], others)))
+                yield from select_reported_scores(list(self._compare_pairs(recording, row.facts["thumbs"], others)))
 
-    def _pairs(
+    def _compare_pairs(
         self, recording: RecordedEpisode, own: dict[str, PixelArray], others: list[dict[str, PixelArray]]
     ) -> Iterator[CheckScore]:
         usual = {camera: np.median([thumbs[camera] for thumbs in others], axis=0) for camera in own}
         for one, other in itertools.combinations(own, 2):
-            kept = _far(own[one], usual[one]) + _far(own[other], usual[other])
-            changed = _far(own[one], usual[other]) + _far(own[other], usual[one])
+            kept = _compute_image_distance(own[one], usual[one]) + _compute_image_distance(own[other], usual[other])
+            changed = _compute_image_distance(own[one], usual[other]) + _compute_image_distance(own[other], usual[one])
             ratio = kept / max(changed, 1e-9)
             row = Measurement(value=ratio, channel=f"{one}/{other}")
             said = (
                 f"The images of {one} and {other} are {ratio:.2f} times as far from those of the other episodes as "
                 "after an exchange."
             )
-            yield self.of(recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said)
+            yield self.make_score(
+                recording, row, "bad" if ratio > self.ratio else "good", limit=self.ratio, reason=said
+            )
 
 
-def _standard(thumb: PixelArray) -> PixelArray:
+def _standardize_image(thumb: PixelArray) -> PixelArray:
     """Normalize a mean image to zero mean and unit deviation."""
     return (thumb - thumb.mean()) / max(float(thumb.std()), 1e-6)
 
 
-def _far(one: PixelArray, other: PixelArray) -> float:
+def _compute_image_distance(one: PixelArray, other: PixelArray) -> float:
     return float(np.sqrt(np.mean((one - other) ** 2)))

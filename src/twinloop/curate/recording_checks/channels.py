@@ -9,7 +9,7 @@ import numpy as np
 
 from twinloop.curate.check import CheckScore, Measurement
 from twinloop.curate.judging import UsualLimitCheck
-from twinloop.curate.motion import filled, motion_of
+from twinloop.curate.motion import compute_motion, fill_gaps
 from twinloop.curate.recording import RecordedEpisode
 
 _NEVER = 1e6  # value of a column that does not move at all
@@ -39,7 +39,7 @@ class DeadChannel(UsualLimitCheck):
             tables[f"{name}/"] = (signal.columns, signal.values)
         made = []
         for prefix, (columns, values) in tables.items():
-            reach = np.ptp(filled(values), axis=0) if len(values) else np.zeros(len(columns))
+            reach = np.ptp(fill_gaps(values), axis=0) if len(values) else np.zeros(len(columns))
             widest = float(reach.max(initial=0.0))
             for column, own in zip(columns, reach, strict=False):
                 times = widest / own if own > widest / _NEVER else _NEVER
@@ -64,7 +64,7 @@ class Saturation(UsualLimitCheck):
         raw = recording.raw
         if raw.command != "position" or raw.action.shape != raw.state.shape:
             return [Measurement(value=None, said="Commands are not positions of these joints.")]
-        state, action = filled(raw.state), filled(raw.action)
+        state, action = fill_gaps(raw.state), fill_gaps(raw.action)
         apart = np.abs(action - state)
         reach = np.maximum(np.ptp(state, axis=0), np.ptp(action, axis=0))
         least = 0.05 * float(reach.max(initial=0.0))
@@ -100,10 +100,10 @@ class StaticTail(UsualLimitCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the time without motion at the end of the episode, in s."""
-        raw, motion = recording.raw, motion_of(recording)
-        tables = [filled(raw.state)]
+        raw, motion = recording.raw, compute_motion(recording)
+        tables = [fill_gaps(raw.state)]
         if raw.command != "none" and len(raw.action) == len(raw.state):
-            tables.append(filled(raw.action))
+            tables.append(fill_gaps(raw.action))
         values = np.concatenate(tables, axis=1)
         reach = np.ptp(values, axis=0)
         if not len(motion.columns):
@@ -132,7 +132,7 @@ class Truncated(UsualLimitCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the inverse duration in 1/s, and the speed at the end relative to the median speed in motion."""
-        motion = motion_of(recording)
+        motion = compute_motion(recording)
         seconds = (len(motion.steps) + 1) * motion.dt
         rows = [
             Measurement(value=1 / max(seconds, 1e-9), channel="duration", said=f"It lasts {seconds:.2f} s."),
@@ -152,21 +152,21 @@ class Truncated(UsualLimitCheck):
         for recording, rows in zip(recordings, measured, strict=True):
             usual[self.key(recording)] += [row.value for row in rows if row.channel == "duration" and row.value]
         scaled = [
-            [self._relative(row, usual[self.key(recording)]) for row in rows]
+            [self._divide_by_median(row, usual[self.key(recording)]) for row in rows]
             for recording, rows in zip(recordings, measured, strict=True)
         ]
         yield from super().judge(recordings, scaled)
-        yield from self._failures(recordings)
+        yield from self._score_failures(recordings)
 
     @staticmethod
-    def _relative(row: Measurement, usual: Sequence[float]) -> Measurement:
+    def _divide_by_median(row: Measurement, usual: Sequence[float]) -> Measurement:
         if row.channel != "duration" or row.value is None:
             return row
         times = row.value / float(np.median(usual))
         said = f"{row.said} Others of its task last {times:.2f} times as long."
         return Measurement(value=times, channel=row.channel, said=said)
 
-    def _failures(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
+    def _score_failures(self, recordings: Sequence[RecordedEpisode]) -> Iterator[CheckScore]:
         told = defaultdict(list)
         for recording in recordings:
             if recording.success is not None:
@@ -176,4 +176,4 @@ class Truncated(UsualLimitCheck):
             if recording.success is False and others.count(False) <= _MOST_FAIL * len(others):
                 row = Measurement(value=None, channel="success")
                 said = f"Success is never reached; {others.count(True)} of {len(others)} episodes of its task reach it."
-                yield self.of(recording, row, "suspect", reason=said)
+                yield self.make_score(recording, row, "suspect", reason=said)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from twinloop.curate.check import Measurement
 from twinloop.curate.judging import LIMIT, KnownLimitCheck, MetricLimit, UsualLimitCheck
-from twinloop.curate.motion import NormalizedMotion, motion_of
+from twinloop.curate.motion import NormalizedMotion, compute_motion
 from twinloop.curate.recording import RecordedEpisode
-from twinloop.dataset.logs.checks.timing import repeated_rows
-from twinloop.encoders.pictures import block_means, sharpness
+from twinloop.dataset.logs.checks.timing import find_repeated_rows
+from twinloop.encoders.images import block_means, sharpness
 
 PixelArray = NDArray[np.floating[Any]]
 
@@ -41,20 +41,20 @@ class CameraFrames:
     thumb: PixelArray
 
 
-def looks_of(recording: RecordedEpisode, camera: str) -> CameraFrames:
+def compute_image_statistics(recording: RecordedEpisode, camera: str) -> CameraFrames:
     """Return the image statistics of a camera.
 
     Raises:
         TwinloopError: the images cannot be read.
     """
-    return recording.fact(f"looks/{camera}", lambda asked: _looks(asked, camera))
+    return recording.compute_once(f"looks/{camera}", lambda asked: _compute_image_statistics(asked, camera))
 
 
-def _looks(recording: RecordedEpisode, camera: str) -> CameraFrames:
+def _compute_image_statistics(recording: RecordedEpisode, camera: str) -> CameraFrames:
     parts: list[tuple[PixelArray, ...]] = []
     before: PixelArray | None = None
     for begin in range(0, recording.frames, _CHUNK):
-        pictures = recording.pictures(camera, range(begin, min(begin + _CHUNK, recording.frames)))
+        pictures = recording.read_images(camera, range(begin, min(begin + _CHUNK, recording.frames)))
         grey = pictures.astype(np.float32) @ _GREY
         grid = block_means(grey, max(1, grey.shape[1] // _BLOCKS))
         joined = grid if before is None else np.concatenate([before, grid])
@@ -63,11 +63,11 @@ def _looks(recording: RecordedEpisode, camera: str) -> CameraFrames:
         parts.append((grey.mean(axis=(1, 2)), grey.std(axis=(1, 2)), change, sharpness(grey), summed))
         before = grid[-1:]
     level, contrast, change, sharp = (np.concatenate([part[i] for part in parts]).astype(float) for i in range(4))
-    thumb = _thumb(np.sum([part[4] for part in parts], axis=0) / recording.frames)
+    thumb = _shrink_image(np.sum([part[4] for part in parts], axis=0) / recording.frames)
     return CameraFrames(level=level, contrast=contrast, change=change, sharpness=sharp, thumb=thumb)
 
 
-def _thumb(mean: PixelArray) -> PixelArray:
+def _shrink_image(mean: PixelArray) -> PixelArray:
     """Reduce an image ``(h, w, 3)`` to few rows and columns; remaining pixels at the edges are cut off."""
     tall, wide = (max(1, size // _THUMB) for size in mean.shape[:2])
     rows, columns = min(_THUMB, mean.shape[0] // tall), min(_THUMB, mean.shape[1] // wide)
@@ -104,16 +104,20 @@ class DroppedFrames(UsualLimitCheck):
             return [Measurement(value=None, said="Time does not increase, so missing frames cannot be detected.")]
         usual = float(np.median(forward))
         lost = np.maximum(np.round(steps / usual) - 1, 0)
-        rows = [_row("clock", lost, usual, "by the clock")]
+        rows = [_measure_lost_frames("clock", lost, usual, "by the clock")]
         if len(raw.state) > 1:
-            rows.append(_row("motion", _jumps(motion_of(recording)), usual, "by the step size of all joints"))
+            rows.append(
+                _measure_lost_frames(
+                    "motion", _count_lost_frames(compute_motion(recording)), usual, "by the step size of all joints"
+                )
+            )
         return rows
 
 
 _BY_CLOCK = MetricLimit(value=0.5, bad=2.5, source="the logged clock counts them")
 
 
-def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
+def _measure_lost_frames(channel: str, lost: Array, dt: float, how: str) -> Measurement:
     at, facts = np.flatnonzero(lost), {LIMIT: _BY_CLOCK} if channel == "clock" else {}
     total = float(lost.sum())
     if not len(at):
@@ -129,7 +133,7 @@ def _row(channel: str, lost: Array, dt: float, how: str) -> Measurement:
     )
 
 
-def _jumps(motion: NormalizedMotion) -> Array:
+def _count_lost_frames(motion: NormalizedMotion) -> Array:
     """Return the number of missing frames after each frame, ``(T − 1,)``, from steps several times as long as usual."""
     steps = motion.steps
     lost = np.zeros(len(steps))
@@ -160,26 +164,30 @@ class DuplicateFrames(KnownLimitCheck):
 
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the share of frames in motion that repeat the previous one: of readings and of each camera."""
-        rows, moving = repeated_rows(recording.raw)
-        made = [_repeated("", rows, moving)]
+        rows, moving = find_repeated_rows(recording.raw)
+        made = [_measure_repeats("", rows, moving)]
         for camera in recording.cameras:
-            still, moves = seen_together(camera_repeats(recording, camera), motion_of(recording).brisk)
-            made.append(_repeated(camera, np.flatnonzero(still & moves) + 1, int(moves.sum())))
+            still, moves = cut_to_common_length(
+                find_repeated_images(recording, camera), compute_motion(recording).fast_mask
+            )
+            made.append(_measure_repeats(camera, np.flatnonzero(still & moves) + 1, int(moves.sum())))
         return made
 
 
-def camera_repeats(recording: RecordedEpisode, camera: str) -> NDArray[np.bool_]:
+def find_repeated_images(recording: RecordedEpisode, camera: str) -> NDArray[np.bool_]:
     """Return the mask of the steps in which a camera's image does not change, ``(T − 1,)``."""
-    return looks_of(recording, camera).change < SAME
+    return compute_image_statistics(recording, camera).change < SAME
 
 
-def seen_together(one: NDArray[np.bool_], other: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+def cut_to_common_length(
+    one: NDArray[np.bool_], other: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Cut two series to their common length; a video may have more or fewer frames than the table."""
     common = min(len(one), len(other))
     return one[:common], other[:common]
 
 
-def _repeated(channel: str, rows: NDArray[np.intp], moving: int) -> Measurement:
+def _measure_repeats(channel: str, rows: NDArray[np.intp], moving: int) -> Measurement:
     if not moving:
         return Measurement(value=None, channel=channel, said="Nothing moves, so repeated frames cannot be detected.")
     if not len(rows):

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from twinloop.curate.check import CheckScore, Measurement, MeasuringCheck
-from twinloop.curate.judging import LEAST, shortened, verdict_of
-from twinloop.curate.motion import filled
+from twinloop.curate.judging import LEAST, convert_severity, select_reported_scores
+from twinloop.curate.motion import fill_gaps
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.logs.checks import LogFinding
-from twinloop.dataset.logs.checks.response import CommandPair, answers, check_response, response_pair
-from twinloop.dataset.logs.checks.series import prepare
+from twinloop.dataset.logs.checks.response import CommandPair, check_response, find_command_pair, find_responses
+from twinloop.dataset.logs.checks.series import prepare_series
 from twinloop.dataset.logs.checks.timing import check_drift, check_timing
 from twinloop.dataset.logs.checks.units import check_units
 from twinloop.dataset.logs.checks.values import check_jumps, check_numbers, check_standstill
@@ -47,7 +47,7 @@ class FindingCheck(MeasuringCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return one value for each finding of the check's kinds, or 0 without a finding."""
         raw = recording.raw
-        rows = [self._row(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
+        rows = [self._make_measurement(raw, finding) for finding in self.findings(raw) if finding.kind in self.kinds]
         return rows or [Measurement(value=0.0, said=f"{self.nothing} in {len(raw)} frames.", facts={VERDICT: "good"})]
 
     def judge(
@@ -55,9 +55,11 @@ class FindingCheck(MeasuringCheck):
     ) -> Iterator[CheckScore]:
         """Give each finding the verdict of its severity."""
         for recording, rows in zip(recordings, measured, strict=True):
-            yield from shortened([self.of(recording, row, row.facts.get(VERDICT, "unknown")) for row in rows])
+            yield from select_reported_scores(
+                [self.make_score(recording, row, row.facts.get(VERDICT, "unknown")) for row in rows]
+            )
 
-    def _row(self, raw: RawEpisode, finding: LogFinding) -> Measurement:
+    def _make_measurement(self, raw: RawEpisode, finding: LogFinding) -> Measurement:
         value = next((finding.figures[name] for name in self.figure if name in finding.figures), 1.0)
         frame = int(np.searchsorted(np.nan_to_num(raw.time, nan=np.inf), finding.begin_s - 1e-9))
         return Measurement(
@@ -65,25 +67,25 @@ class FindingCheck(MeasuringCheck):
             channel=finding.column,
             said=f"{finding.column + ': ' if finding.column else ''}{finding.evidence} {finding.remedy}",
             first_frame=min(frame, max(len(raw) - 1, 0)),
-            facts={VERDICT: verdict_of(finding.severity)},
+            facts={VERDICT: convert_severity(finding.severity)},
         )
 
 
-def responses(raw: RawEpisode) -> Iterable[LogFinding]:
+def find_response_faults(raw: RawEpisode) -> Iterable[LogFinding]:
     """Return findings on how measurements follow their commands; empty without commands or with too little motion."""
-    pair = _pair(raw)
+    pair = _prepare_pair(raw)
     return () if pair is None else check_response(raw, pair)
 
 
-def drifts(raw: RawEpisode) -> Iterable[LogFinding]:
+def find_drifts(raw: RawEpisode) -> Iterable[LogFinding]:
     """Return findings on changes of the delay from command to measurement; empty if it cannot be measured."""
-    pair = _pair(raw)
-    return () if pair is None else check_drift(raw.index, pair, answers(pair))
+    pair = _prepare_pair(raw)
+    return () if pair is None else check_drift(raw.index, pair, find_responses(pair))
 
 
-def _pair(raw: RawEpisode) -> CommandPair | None:
-    series = prepare(raw)
-    return None if series is None else response_pair(raw, series)
+def _prepare_pair(raw: RawEpisode) -> CommandPair | None:
+    series = prepare_series(raw)
+    return None if series is None else find_command_pair(raw, series)
 
 
 class ClockJumps(FindingCheck):
@@ -105,7 +107,7 @@ class ClockDrift(FindingCheck):
     kinds = frozenset({"clock_drift", "clock_step"})
     figure = ("total_s", "step_s")
     nothing = "The delay from command to measurement is constant"
-    findings = staticmethod(drifts)
+    findings = staticmethod(find_drifts)
 
 
 class NotFinite(FindingCheck):
@@ -136,7 +138,7 @@ class SignConsistency(FindingCheck):
     kinds = frozenset({"wrong_sign"})
     figure = ("correlation",)
     nothing = "No joint moves opposite to its command"
-    findings = staticmethod(responses)
+    findings = staticmethod(find_response_faults)
 
 
 class Standstill(FindingCheck):
@@ -172,17 +174,17 @@ class ColumnProfile:
         return self.shape[:, 3] - self.shape[:, 1]
 
 
-def profiles_of(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
+def compute_profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
     """Return the profiles of states and commands; commands only if they are joint positions."""
-    return recording.fact("profiles", _profiles)
+    return recording.compute_once("profiles", _compute_profiles)
 
 
-def _profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
+def _compute_profiles(recording: RecordedEpisode) -> dict[str, ColumnProfile]:
     raw = recording.raw
     tables = {"state": raw.state}
     if raw.command == "position" and raw.action.shape[1:] == raw.state.shape[1:] and len(raw.action):
         tables["action"] = raw.action
-    wholes = {name: filled(values) for name, values in tables.items()}
+    wholes = {name: fill_gaps(values) for name, values in tables.items()}
     return {
         name: ColumnProfile(shape=np.column_stack([whole[0], *np.percentile(whole, [5, 50, 95], axis=0)]))
         for name, whole in wholes.items()
@@ -197,14 +199,18 @@ class _ProfileCheck(MeasuringCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return the column profiles and the faults that the episode shows without a comparison."""
         raw = recording.raw
-        facts = {"profiles": profiles_of(recording), "joints": raw.joints, "found": tuple(self.within(raw))}
+        facts = {
+            "profiles": compute_profiles(recording),
+            "joints": raw.joints,
+            "found": tuple(self.find_own_faults(raw)),
+        }
         return [Measurement(value=0.0, facts=facts)]
 
-    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+    def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
         """Yield the column and the reason of each fault that the episode shows without a comparison."""
         raise NotImplementedError
 
-    def beside(
+    def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
         """Compare a table with other episodes; yield column, value and reason. A value above ``limit`` is bad."""
@@ -224,29 +230,31 @@ class _ProfileCheck(MeasuringCheck):
                     groups[*recording.group, row.facts["joints"]][table].append(profile)
         for recording, (row, *_) in zip(recordings, measured, strict=True):
             if row.value is None:
-                yield self.of(recording, row, "unknown")
+                yield self.make_score(recording, row, "unknown")
                 continue
-            yield from shortened(self._scores(recording, row.facts, groups[*recording.group, row.facts["joints"]]))
+            yield from select_reported_scores(
+                self._score_tables(recording, row.facts, groups[*recording.group, row.facts["joints"]])
+            )
 
-    def _scores(
+    def _score_tables(
         self, recording: RecordedEpisode, facts: Mapping[str, object], groups: Mapping[str, list[ColumnProfile]]
     ) -> list[CheckScore]:
         joints, profiles, found = facts["joints"], facts["profiles"], facts["found"]
-        scores = [self.of(recording, Measurement(value=1.0, channel=c), "bad", reason=why) for c, why in found]  # pyright: ignore[reportGeneralTypeIssues]
+        scores = [self.make_score(recording, Measurement(value=1.0, channel=c), "bad", reason=why) for c, why in found]  # pyright: ignore[reportGeneralTypeIssues]
         for table, own in profiles.items():  # pyright: ignore[reportAttributeAccessIssue]
             others = groups[table]
             if len(others) < LEAST:
                 said = (
                     f"{self.nothing}. Only {len(others)} episodes are comparable; a comparison needs at least {LEAST}."
                 )
-                scores.append(self.of(recording, Measurement(value=0.0), "good", reason=said))
+                scores.append(self.make_score(recording, Measurement(value=0.0), "good", reason=said))
                 continue
-            for column, figure, why in self.beside(joints, own, others):  # pyright: ignore[reportArgumentType]
+            for column, figure, why in self.compare_with_others(joints, own, others):  # pyright: ignore[reportArgumentType]
                 channel = column if table == "state" else f"action/{column}"
                 verdict = "bad" if figure > self.limit else "good"
                 row = Measurement(value=figure, channel=channel)
-                scores.append(self.of(recording, row, verdict, limit=self.limit, reason=f"{table}: {why}"))
-        return scores or [self.of(recording, Measurement(value=0.0), "good", reason=f"{self.nothing}.")]
+                scores.append(self.make_score(recording, row, verdict, limit=self.limit, reason=f"{table}: {why}"))
+        return scores or [self.make_score(recording, Measurement(value=0.0), "good", reason=f"{self.nothing}.")]
 
 
 class UnitConsistency(_ProfileCheck):
@@ -262,16 +270,16 @@ class UnitConsistency(_ProfileCheck):
     limit = 6.0  # motions of one task differ by up to 3; radians taken for another unit differ by at least 57
     nothing = "No unit looks wrong"
 
-    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+    def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
         """Yield columns whose range or motion contradicts their unit."""
         for finding in check_units([raw], None):
             if finding.kind == "unit" and finding.severity == "error":
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
-        for finding in responses(raw):
+        for finding in find_response_faults(raw):
             if finding.kind == "unit_mismatch":
                 yield finding.column, f"{finding.column}: {finding.evidence} {finding.remedy}"
 
-    def beside(
+    def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
         """Yield columns whose range differs from the usual one by a factor that indicates another unit."""
@@ -310,19 +318,19 @@ class SwappedColumns(_ProfileCheck):
     least = 4.0  # smallest distance from the own usual profile, in spreads between episodes
     nothing = "No column follows another's command"
 
-    def within(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
+    def find_own_faults(self, raw: RawEpisode) -> Iterator[tuple[str, str]]:
         """Yield measurements that follow the command of another joint."""
-        for finding in responses(raw):
+        for finding in find_response_faults(raw):
             if finding.kind == "swapped":
                 yield finding.column, f"{finding.column} {finding.evidence} {finding.remedy}"
 
-    def beside(
+    def compare_with_others(
         self, joints: Sequence[str], own: ColumnProfile, others: Sequence[ColumnProfile]
     ) -> Iterator[tuple[str, float, str]]:
         """Yield the exchange of columns that fits the usual profiles best."""
-        cost = _distances(own, others)
+        cost = _compute_column_distances(own, others)
         keep = np.arange(len(cost))
-        exchanges = [("left and right", order) for order in _sides(joints)]
+        exchanges = [("left and right", order) for order in _iterate_exchanges(joints)]
         _, best = linear_sum_assignment(cost)
         if (best != keep).any():
             moved = [joints[i] for i in np.flatnonzero(best != keep).tolist()]
@@ -338,7 +346,7 @@ class SwappedColumns(_ProfileCheck):
         yield worst
 
 
-def _distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
+def _compute_column_distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
     """Return the distance of each column ``i`` from the usual column ``j``, ``(n, n)``, in spreads of column j."""
     shapes = np.array([profile.shape for profile in others])  # (episodes, n, 4)
     usual = np.median(shapes, axis=0)
@@ -348,7 +356,7 @@ def _distances(own: ColumnProfile, others: Sequence[ColumnProfile]) -> Array:
     return apart.mean(axis=2)
 
 
-def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
+def _iterate_exchanges(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
     """Yield the column order with left and right arm exchanged, if the joint names distinguish them."""
     for left, right in _SIDES:
         words = [re.split(r"([_./\-\s]+)", joint.lower()) for joint in joints]
@@ -360,6 +368,6 @@ def _sides(joints: Sequence[str]) -> Iterator[NDArray[np.intp]]:
             return
 
 
-def bimanual(joints: Sequence[str]) -> list[tuple[int, int]]:
+def find_arm_pairs(joints: Sequence[str]) -> list[tuple[int, int]]:
     """Return column pairs of the left and the right arm; empty if the names have no sides."""
-    return [(i, int(j)) for order in _sides(joints) for i, j in enumerate(order) if i < j]
+    return [(i, int(j)) for order in _iterate_exchanges(joints) for i, j in enumerate(order) if i < j]

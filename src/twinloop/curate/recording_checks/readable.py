@@ -12,7 +12,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.curate.check import READABLE, CheckScore, Measurement, MeasuringCheck
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import numbers
+from twinloop.dataset.lerobot.parquet import column_to_floats
 from twinloop.dataset.media.video import require_frames
 from twinloop.dataset.spec import INDEX_FEATURES
 
@@ -30,11 +30,11 @@ class Readable(MeasuringCheck):
     def measure(self, recording: RecordedEpisode) -> Sequence[Measurement]:
         """Return one value: the number of unreadable parts of the episode."""
         parts: list[Callable[[RecordedEpisode], None]] = [
-            _frames,
-            _exact,
-            *(_camera(name) for name in recording.cameras),
+            _read_frames,
+            _read_stored_data,
+            *(_make_camera_reader(name) for name in recording.cameras),
         ]
-        reasons = [reason for part in parts if (reason := _reason(part, recording))]
+        reasons = [reason for part in parts if (reason := _find_read_error(part, recording))]
         if reasons:
             return [Measurement(value=float(len(reasons)), said=" ".join(dict.fromkeys(reasons)), unreadable=True)]
         return [Measurement(value=0.0, said="All of its data can be read.")]
@@ -44,10 +44,10 @@ class Readable(MeasuringCheck):
     ) -> Iterator[CheckScore]:
         """Give an episode with unreadable parts the verdict ``unreadable``, any other ``good``."""
         for recording, (row,) in zip(recordings, measured, strict=True):
-            yield self.of(recording, row, "unreadable" if row.unreadable else "good")
+            yield self.make_score(recording, row, "unreadable" if row.unreadable else "good")
 
 
-def _reason(part: Callable[[RecordedEpisode], None], recording: RecordedEpisode) -> str:
+def _find_read_error(part: Callable[[RecordedEpisode], None], recording: RecordedEpisode) -> str:
     try:
         part(recording)
     except DatasetError as error:
@@ -55,7 +55,7 @@ def _reason(part: Callable[[RecordedEpisode], None], recording: RecordedEpisode)
     return ""
 
 
-def _frames(recording: RecordedEpisode) -> None:
+def _read_frames(recording: RecordedEpisode) -> None:
     """Read every numeric column."""
     reader, index = recording.reader, recording.index
     if recording.frames < 1:
@@ -64,26 +64,26 @@ def _frames(recording: RecordedEpisode) -> None:
     table = reader.frames_table(index, list(features))
     row = reader.row(index)
     where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-    path = layout.inside(reader.path, reader.info["data_path"], where)
+    path = layout.resolve_inside(reader.path, reader.info["data_path"], where)
     for key, entry in features.items():
         of = f"{path}: {key} of episode {index}"
-        values = numbers(table[key], where=of)
+        values = column_to_floats(table[key], where=of)
         width, declared = values.size // len(values), int(np.prod(entry["shape"]))
         if width != declared:
             raise DatasetError(f"{of} has rows of {width} values; {layout.INFO} declares {declared}. Export it again.")
-        _require_counted(key, values, of)
+        _require_finite_index(key, values, of)
 
 
-def _require_counted(key: str, values: Any, of: str) -> None:
+def _require_finite_index(key: str, values: Any, of: str) -> None:
     """Raise an error if a time or index of a frame is not finite."""
     wrong = np.flatnonzero(~np.isfinite(values))
     if key in INDEX_FEATURES and len(wrong):
         raise DatasetError(f"{of} is {values[wrong[0]]} at frame {wrong[0]}. The time of the frame is unknown.")
 
 
-def _exact(recording: RecordedEpisode) -> None:
+def _read_stored_data(recording: RecordedEpisode) -> None:
     """Read provenance, states and commands, or the log, of an episode that twinloop wrote."""
-    if not recording.ours:
+    if not recording.written_by_twinloop:
         return
     reader, index, frames = recording.reader, recording.index, recording.frames
     source = recording.source  # reads the provenance
@@ -97,14 +97,14 @@ def _exact(recording: RecordedEpisode) -> None:
             )
 
 
-def _require_pictures(cells: pa.ChunkedArray) -> None:
+def _require_images(cells: pa.ChunkedArray) -> None:
     """Raise an error if an image column has an empty cell."""
     empty = sum(not (isinstance(cell, dict) and cell.get("bytes")) for cell in cells.to_pylist())
     if empty:
         raise DatasetError(f"{empty} of {len(cells)} cells contain no image.")
 
 
-def _camera(camera: str) -> Callable[[RecordedEpisode], None]:
+def _make_camera_reader(camera: str) -> Callable[[RecordedEpisode], None]:
     """Return a function that reads one camera: all frame times of a video, and the first and the last image."""
 
     def read(recording: RecordedEpisode) -> None:
@@ -112,11 +112,11 @@ def _camera(camera: str) -> Callable[[RecordedEpisode], None]:
         last = max(recording.frames - 1, 0)
         try:
             if camera in reader.cameras:
-                require_frames(*reader.video_place(index, camera), reader.fps, recording.frames)
+                require_frames(*reader.video_location(index, camera), reader.fps, recording.frames)
             else:
-                _require_pictures(reader.frames_table(index, [_IMAGES + camera])[_IMAGES + camera])
+                _require_images(reader.frames_table(index, [_IMAGES + camera])[_IMAGES + camera])
             for frame in sorted({0, last}):
-                recording.pictures(camera, [frame])
+                recording.read_images(camera, [frame])
         except (InputError, OSError, ValueError) as error:
             raise DatasetError(f"Camera {camera} of episode {index}: {error}") from error
 

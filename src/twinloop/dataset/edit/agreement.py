@@ -34,7 +34,7 @@ def check_features(sources: Sequence[EditSource]) -> None:
     """
     first = sources[0]
     for other in sources[1:]:
-        found = differences(first, other)
+        found = find_differences(first, other)
         if found:
             common = first.features.keys() != other.features.keys()
             raise InputError(
@@ -45,7 +45,7 @@ def check_features(sources: Sequence[EditSource]) -> None:
             )
 
 
-def keep_common(sources: Sequence[EditSource]) -> None:
+def keep_common_features(sources: Sequence[EditSource]) -> None:
     """Limit each folder to the features that all folders have.
 
     Raises:
@@ -56,19 +56,19 @@ def keep_common(sources: Sequence[EditSource]) -> None:
         names = ", ".join(map(str, sources))
         raise InputError(f"No feature is in all of {names}: {_COMMON} would leave nothing but the numbers of frames.")
     for source in sources:
-        source.keep(kept)
+        source.keep_features(kept)
 
 
-def left_out(sources: Sequence[EditSource]) -> dict[str, list[str]]:
-    """Return the features that `keep_common` excluded, each with the folders that have it."""
+def find_left_out_features(sources: Sequence[EditSource]) -> dict[str, list[str]]:
+    """Return the features that `keep_common_features` excluded, each with the folders that have it."""
     found: dict[str, list[str]] = {}
     for source in sources:
-        for key in source.without:
+        for key in source.excluded_features:
             found.setdefault(key, []).append(str(source))
     return found
 
 
-def differences(one: EditSource, other: EditSource) -> list[str]:
+def find_differences(one: EditSource, other: EditSource) -> list[str]:
     """Return one line for each difference in rate, robot type or features; codecs and units are not compared."""
     lines: list[str] = []
     if one.reader.fps != other.reader.fps:
@@ -81,11 +81,11 @@ def differences(one: EditSource, other: EditSource) -> list[str]:
         if mine is None or theirs is None:
             lines.append(f"{key}: only in {one if theirs is None else other}")
         else:
-            lines += [f"{key}: {said}" for said in _feature(mine, theirs)]
+            lines += [f"{key}: {said}" for said in _compare_features(mine, theirs)]
     return lines
 
 
-def _feature(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
+def _compare_features(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     types = mine.get("dtype"), theirs.get("dtype")
     lines = [f"dtype {types[0]} and {types[1]}"] if types[0] != types[1] else []
     if list(mine.get("shape", ())) != list(theirs.get("shape", ())):
@@ -99,7 +99,7 @@ def _feature(mine: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
+def combine_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[UnitMap | None, list[str]]:
     """Return the unit map of the result, and notes on how it was determined.
 
     Args:
@@ -113,16 +113,16 @@ def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[Un
     if same_units or len(sources) == 1:
         return (known[0] if known else None), []
     if not known:
-        return None, _unsaid(sources)
+        return None, _check_undeclared_units(sources)
     for source, map_ in zip(sources, maps, strict=True):
         if map_ is None:
             says = sources[maps.index(known[0])]
             raise UnitsError(
                 f"{source} does not declare the units of its joints; {says} does "
-                f"({_units(known[0])}). Are they the same? If so, add {_SAME_UNITS}; if not, import {source} with "
+                f"({_list_units(known[0])}). Are they the same? If so, add {_SAME_UNITS}; if not, import {source} with "
                 "--units first."
             )
-        if line := _unlike(known[0], map_):
+        if line := _describe_unit_difference(known[0], map_):
             raise UnitsError(
                 f"{sources[maps.index(known[0])]} and {source} have other units: {line}. The same number would mean "
                 f"two positions. Convert them to one unit, or add {_SAME_UNITS} if the unit is the same after all; "
@@ -131,11 +131,11 @@ def agreed_units(sources: Sequence[EditSource], *, same_units: bool) -> tuple[Un
     return known[0], []
 
 
-def _units(map_: UnitMap) -> str:
+def _list_units(map_: UnitMap) -> str:
     return ", ".join(dict.fromkeys(joint.unit for joint in map_.joints))
 
 
-def _unlike(one: UnitMap, other: UnitMap) -> str:
+def _describe_unit_difference(one: UnitMap, other: UnitMap) -> str:
     """Describe the first difference in joints, units, scales or offsets of two unit maps; empty if they are equal."""
     if one.names != other.names:
         return f"the joints are {', '.join(one.names)} and {', '.join(other.names)}"
@@ -151,13 +151,13 @@ def _unlike(one: UnitMap, other: UnitMap) -> str:
     return ""
 
 
-def _unsaid(sources: Sequence[EditSource]) -> list[str]:
+def _check_undeclared_units(sources: Sequence[EditSource]) -> list[str]:
     """Return a note if no folder declares its units.
 
     Raises:
         UnitsError: the joint values of one folder look like degrees and those of another like radians.
     """
-    reaches = [_reach(source) for source in sources]
+    reaches = [_largest_actions(source) for source in sources]
     for source, reach in zip(sources[1:], reaches[1:], strict=True):
         if reach is None or reaches[0] is None or reach.shape != reaches[0].shape:
             continue
@@ -171,7 +171,7 @@ def _unsaid(sources: Sequence[EditSource]) -> list[str]:
     return ["no folder declares the units of its joints; they count as the same"]
 
 
-def _reach(source: EditSource) -> NDArray[np.float64] | None:
+def _largest_actions(source: EditSource) -> NDArray[np.float64] | None:
     """Return the largest absolute value of each action column from ``stats.json``; None without such statistics."""
     path = source.path / layout.STATS
     if not path.is_file():
@@ -184,7 +184,7 @@ def _reach(source: EditSource) -> NDArray[np.float64] | None:
     return np.abs(extremes).max(axis=0)
 
 
-def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
+def combine_info(sources: Sequence[EditSource]) -> dict[str, Any]:
     """Return ``info.json`` of the result without its totals: the entries that are equal in all folders."""
     first = dict(sources[0].info)
     robot = next((s.info["robot_type"] for s in sources if s.info.get("robot_type") not in _UNSAID), None)
@@ -193,14 +193,14 @@ def agreed_info(sources: Sequence[EditSource]) -> dict[str, Any]:
     return {**same, "robot_type": robot or first.get("robot_type")}
 
 
-def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
+def combine_frame_schemas(sources: Sequence[EditSource]) -> pa.Schema:
     """Return the frame columns that every folder has, with the types of the first folder.
 
     Raises:
         DatasetError: a feature has no column.
     """
     first = sources[0].schema
-    without = {key for source in sources for key in source.without}
+    without = {key for source in sources for key in source.excluded_features}
     shared = [name for name in first.names if all(name in source.schema.names for source in sources)]
     names = [name for name in shared if name not in without]
     for source in sources:
@@ -212,7 +212,7 @@ def agreed_schema(sources: Sequence[EditSource]) -> pa.Schema:
     return schema.with_metadata(first.metadata) if names == first.names else schema
 
 
-def agreed_rows(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
+def combine_episode_columns(sources: Sequence[EditSource], made: Callable[[str], bool]) -> tuple[pa.Schema, list[str]]:
     """Return the columns of the episode table that are copied unchanged, and notes on the excluded ones.
 
     Args:

@@ -21,38 +21,38 @@ from twinloop.dataset.edit.rows import (
     DataFile,
     EpisodeRecord,
     SourceEpisode,
-    block_rows,
-    child,
-    matrix,
-    placed_frames,
-    remapped_tasks,
-    used_tasks,
+    build_episode_rows,
+    derive_episode_record,
+    list_used_tasks,
+    remap_tasks,
+    renumber_frames,
+    to_feature_arrays,
 )
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.edit.statistics import FrameTotals, PixelCounts
 from twinloop.dataset.edit.videos import VideoLocation
-from twinloop.dataset.invalid_worlds import aside_numbers
+from twinloop.dataset.invalid_worlds import invalid_world_numbers
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.parquet import open_parquet, read_rows, write_groups
 from twinloop.dataset.lerobot.progress import BlockEntry
-from twinloop.dataset.side_tables import about, side_rows, side_table_names, side_writer
+from twinloop.dataset.side_tables import open_side_writer, read_side_rows, side_table_names, table_metadata
 from twinloop.dataset.storage.snapshot import link_or_copy, replace_bytes
 
 _INDEX = "episode_index"
 _ABOUT = b"twinloop"
 
 
-def record(item: SourceEpisode) -> Provenance | None:
+def read_provenance(item: SourceEpisode) -> Provenance | None:
     """Read the provenance of a source episode; None if another program wrote it. Damaged files raise DatasetError."""
-    if not item.source.kept(item.index):
+    if not item.source.has_provenance(item.index):
         return None
     source, block = item.source, int(item.source.files[item.index])
-    path = source.path / layout.of_block(layout.PROVENANCE_PATH, block)
-    lines = _lines(path)
+    path = source.path / layout.block_path(layout.PROVENANCE_PATH, block)
+    lines = _read_lines(path)
     position = int(source.positions[item.index])
     if position >= len(lines):
         raise DatasetError(f"{path} has {len(lines)} lines; {item.where} should be line {position + 1}. Restore it.")
-    with layout.understood(f"Line {position + 1} of {path}"):
+    with layout.wrap_parse_errors(f"Line {position + 1} of {path}"):
         value = parse_json(lines[position], where=f"Line {position + 1} of {path}")
         if value.pop(_INDEX) != item.index:
             raise DatasetError(f"Line {position + 1} of {path} is not of episode {item.index}. Restore the file.")
@@ -60,14 +60,14 @@ def record(item: SourceEpisode) -> Provenance | None:
 
 
 @functools.lru_cache(maxsize=4)
-def _lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> list[str]:
     try:
         return read_text(path, MOST_LINES_BYTES).splitlines()
     except InputError as error:
         raise DatasetError(f"{error} Restore the file.") from error
 
 
-def table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:
+def combine_side_table_schemas(sources: Sequence[EditSource], leave_out: Sequence[str] = ()) -> dict[str, pa.Schema]:
     """Return the schema of each side table of the result, unified over all sources that have the table.
 
     Raises:
@@ -98,9 +98,9 @@ class SideTableEdits:
         self._exact: dict[str, pq.ParquetWriter | None] = dict.fromkeys(templates)
         self._lines: list[str] = []
         self._tables = {
-            name: side_writer(
-                stage / layout.of_block(layout.SIDE_PATH, block, table=name),
-                schema if _ABOUT in (schema.metadata or {}) else schema.with_metadata(about(name, {})),
+            name: open_side_writer(
+                stage / layout.block_path(layout.SIDE_PATH, block, table=name),
+                schema if _ABOUT in (schema.metadata or {}) else schema.with_metadata(table_metadata(name, {})),
             )
             for name, schema in tables.items()
         }
@@ -112,9 +112,9 @@ class SideTableEdits:
             self._add_exact(template, item, index)
         self._lines.append(dumps({_INDEX: index, **provenance.to_json()}))
         for name, writer in self._tables.items():
-            rows = _rows_of(item, name)
+            rows = _read_episode_rows(item, name)
             if rows is not None and len(rows):
-                whole = _as(_renumbered(rows, index), self._schemas[name])
+                whole = _cast_rows(_renumber_rows(rows, index), self._schemas[name])
                 writer.write_table(whole, row_group_size=len(whole))
 
     def close(self, *, whole: bool = True) -> None:
@@ -124,39 +124,39 @@ class SideTableEdits:
                 writer.close()
         if whole:
             text = "\n".join(self._lines) + "\n"
-            replace_bytes(self._stage / layout.of_block(layout.PROVENANCE_PATH, self._block), text.encode())
+            replace_bytes(self._stage / layout.block_path(layout.PROVENANCE_PATH, self._block), text.encode())
 
     def _add_exact(self, template: str, item: SourceEpisode, index: int) -> None:
-        path = item.source.path / layout.of_block(template, int(item.source.files[item.index]))
+        path = item.source.path / layout.block_path(template, int(item.source.files[item.index]))
         position = int(item.source.positions[item.index])
         row = read_rows(path, position, position + 1)
         if row[_INDEX].to_pylist() != [item.index]:
             raise DatasetError(
                 f"{path} holds episode {row[_INDEX].to_pylist()[0]} where episode {item.index} should be."
             )
-        row = _renumbered(row, index)
+        row = _renumber_rows(row, index)
         writer = self._exact[template]
         if writer is None:
-            target = self._stage / layout.of_block(template, self._block)
+            target = self._stage / layout.block_path(template, self._block)
             target.parent.mkdir(parents=True, exist_ok=True)
             writer = self._exact[template] = pq.ParquetWriter(target, row.schema, compression="none")
         writer.write_table(row, row_group_size=1)
 
 
-def _rows_of(item: SourceEpisode, name: str) -> pa.Table | None:
+def _read_episode_rows(item: SourceEpisode, name: str) -> pa.Table | None:
     """Read an episode's rows of a side table; None if its block has no such table."""
     block = int(item.source.files[item.index])
-    if not (item.source.path / layout.of_block(layout.SIDE_PATH, block, table=name)).is_file():
+    if not (item.source.path / layout.block_path(layout.SIDE_PATH, block, table=name)).is_file():
         return None
-    return side_rows(item.source.path, name, block, item.index)
+    return read_side_rows(item.source.path, name, block, item.index)
 
 
-def _renumbered(rows: pa.Table, index: int) -> pa.Table:
+def _renumber_rows(rows: pa.Table, index: int) -> pa.Table:
     at = rows.column_names.index(_INDEX)
     return rows.set_column(at, rows.schema.field(at), pa.array(np.full(len(rows), index), pa.int64()))
 
 
-def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast_rows(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     columns: list[Any] = [
         rows[field.name].cast(field.type) if field.name in rows.column_names else pa.nulls(len(rows), field.type)
         for field in schema
@@ -164,17 +164,17 @@ def _as(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool]) -> list[str]:
+def copy_invalid_worlds(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool]) -> list[str]:
     """Copy the invalid attempts of the folders that are copied completely; return notes on the others."""
     notes: list[str] = []
     block, numbers = 0, list[int]()
     for source, all_of_it in zip(sources, whole, strict=True):
-        found = aside_numbers(source.path) if source.reader.ours else []
+        found = invalid_world_numbers(source.path) if source.reader.ours else []
         if found and not all_of_it:
             notes.append(f"{len(found)} set-aside attempts stay with {source}, of which only a part is taken")
         elif found:
             for path in sorted((source.path / layout.INVALID).glob("chunk-*/file-*.parquet")):
-                target = stage / layout.of_block(layout.INVALID_PATH, block)
+                target = stage / layout.block_path(layout.INVALID_PATH, block)
                 target.parent.mkdir(parents=True, exist_ok=True)
                 link_or_copy(path, target)
                 block += 1
@@ -184,7 +184,7 @@ def carry_aside(stage: Path, sources: Sequence[EditSource], whole: Sequence[bool
     return notes
 
 
-def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[str]) -> list[str]:
+def copy_equal_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[str]) -> list[str]:
     """Copy the named files if they are equal in all folders; return the names of the others."""
     left: list[str] = []
     for name in names:
@@ -196,7 +196,7 @@ def carry_documents(stage: Path, sources: Sequence[EditSource], names: Sequence[
     return left
 
 
-def rows_match(path: Path, expected: int) -> None:
+def check_row_count(path: Path, expected: int) -> None:
     """Check that a written Parquet file has the expected number of rows.
 
     Raises:
@@ -246,28 +246,28 @@ class BlockWriter:
     @property
     def paths(self) -> list[Path]:
         """Paths of the written data files."""
-        return [self._stage / layout.of_block(layout.DATA_PATH, entry.block) for entry in self.entries]
+        return [self._stage / layout.block_path(layout.DATA_PATH, entry.block) for entry in self.entries]
 
     def add(self, item: SourceEpisode) -> None:
         """Append one episode."""
-        data = self._prepare(item)
+        data = self._open_data_file(item)
         frames = item.source.frames(item.index)
-        tasks = self._tasks(item, frames)
-        placed = placed_frames(
+        tasks = self._number_tasks(item, frames)
+        placed = renumber_frames(
             frames, self._plan.frames, index=self.episodes, start=self.frames, tasks=tasks, where=item.where
         )
-        statistics = self._totals.add(matrix(placed, self._totals.widths, where=item.where))
+        statistics = self._totals.add(to_feature_arrays(placed, self._totals.widths, where=item.where))
         data.add(placed)
-        found = record(item)
+        found = read_provenance(item)
         made: EpisodeRecord | None = None
         if item.transforms:
-            made = child(item, found, item.source.name_of(item.index), frames)
+            made = derive_episode_record(item, found, item.source.episode_id(item.index), frames)
             found = made.provenance
         if self._beside is not None and found is not None:
             self._beside.add(item, self.episodes, found)
         replaced = {} if made is None else made.columns
-        replaced = {**replaced, **self._pixels.of(self.episodes, item, frames)}
-        self._rows.append(BlockRow(item=item, made=self._made(item), statistics=statistics, replaced=replaced))
+        replaced = {**replaced, **self._pixels.count_episode(self.episodes, item, frames)}
+        self._rows.append(BlockRow(item=item, made=self._compute_cells(item), statistics=statistics, replaced=replaced))
         self.episodes, self.frames = self.episodes + 1, self.frames + item.length
 
     def finish(self) -> None:
@@ -278,11 +278,11 @@ class BlockWriter:
         self._data.close()
         if self._beside is not None:
             self._beside.close()
-        table = block_rows(self._rows, self._plan.carried)
-        self._pixels.pool(table)
-        write_groups(self._stage / layout.of_block(layout.EPISODES_PATH, block), table, [len(table)])
+        table = build_episode_rows(self._rows, self._plan.carried)
+        self._pixels.add_rows(table)
+        write_groups(self._stage / layout.block_path(layout.EPISODES_PATH, block), table, [len(table)])
         frames = sum(row.item.length for row in self._rows)
-        rows_match(self._stage / layout.of_block(layout.DATA_PATH, block), frames)
+        check_row_count(self._stage / layout.block_path(layout.DATA_PATH, block), frames)
         self.entries.append(BlockEntry(block=block, episodes=len(self._rows), frames=frames))
         self._data, self._beside, self._rows, self._kind = None, None, [], None
 
@@ -293,28 +293,28 @@ class BlockWriter:
         if self._beside is not None:
             self._beside.close(whole=False)
 
-    def _prepare(self, item: SourceEpisode) -> DataFile:
+    def _open_data_file(self, item: SourceEpisode) -> DataFile:
         """Return the data file for an episode; start a new block if the open one is full or has other files."""
-        kind = (*item.source.exact(item.index), "ours" if item.source.kept(item.index) else "")
+        kind = (*item.source.exact_templates(item.index), "ours" if item.source.has_provenance(item.index) else "")
         held = self._data
         if held is not None and kind == self._kind and len(self._rows) < _MOST_EPISODES and held.bytes <= _MOST_BYTES:
             return held
         self.finish()
         block, self._kind = len(self.entries), kind
-        held = self._data = DataFile(self._stage / layout.of_block(layout.DATA_PATH, block), self._plan.frames)
+        held = self._data = DataFile(self._stage / layout.block_path(layout.DATA_PATH, block), self._plan.frames)
         if kind[-1]:
             self._beside = SideTableEdits(self._stage, block, kind[:-1], self._plan.tables)
         return held
 
-    def _tasks(self, item: SourceEpisode, frames: pa.Table) -> Any:
+    def _number_tasks(self, item: SourceEpisode, frames: pa.Table) -> Any:
         """Return the new ``task_index`` of each frame; task texts are numbered in order of first appearance."""
         names = {number: item.texts.get(text, text) for number, text in item.source.tasks.items()}
-        for old in used_tasks(frames):
+        for old in list_used_tasks(frames):
             if old in names:
                 self.tasks.setdefault(names[old], len(self.tasks))
-        return remapped_tasks(frames, names, self.tasks, where=item.where)
+        return remap_tasks(frames, names, self.tasks, where=item.where)
 
-    def _made(self, item: SourceEpisode) -> dict[str, Any]:
+    def _compute_cells(self, item: SourceEpisode) -> dict[str, Any]:
         where = layout.chunk_and_file(len(self.entries))
         made: dict[str, Any] = {
             "episode_index": self.episodes,

@@ -18,7 +18,7 @@ from twinloop.core.files import dumps, sha256_json
 from twinloop.core.units import UnitMap
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.metadata import card
+from twinloop.dataset.lerobot.metadata import format_card
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.tables import tasks_table
 from twinloop.dataset.media.video_copy import CodecParameters
@@ -45,7 +45,7 @@ class EditOperation:
     parameters: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def video_features(
+def update_video_features(
     features: Mapping[str, Any], codings: Mapping[str, CodecParameters], *, anew: Sequence[str]
 ) -> dict[str, Any]:
     """Return the features with codec and size of the written videos; ``anew`` are those with re-encoded frames."""
@@ -57,19 +57,19 @@ def video_features(
             info = {name: value for name, value in info.items() if name not in _ENCODER_KEYS}
         info |= {"video.codec": coding.codec, "video.pix_fmt": coding.pix_fmt}
         info |= {"video.height": coding.height, "video.width": coding.width}
-        entry["shape"] = _shape(entry, coding)
+        entry["shape"] = _video_shape(entry, coding)
         result[key] = {**entry, "info": info}
     return result
 
 
-def _shape(entry: Mapping[str, Any], coding: CodecParameters) -> list[int]:
+def _video_shape(entry: Mapping[str, Any], coding: CodecParameters) -> list[int]:
     """Return the video's height, width and channels in the feature's own order."""
     sides = {"height": coding.height, "width": coding.width}
     names, shape = list(entry.get("names") or ["height", "width", "channels"]), list(entry["shape"])
     return [sides.get(str(name)) or int(old) for name, old in zip(names, shape, strict=True)]
 
 
-def merged_spec(
+def merge_specs(
     sources: Sequence[EditSource],
     kept: Sequence[Sequence[int]],
     *,
@@ -82,14 +82,16 @@ def merged_spec(
     if not specs:
         return None
     first = specs[0]
-    config = _configs(sources, kept)
+    config = _collect_configs(sources, kept)
     features = sources[0].features
     same_twin = len({spec.twin_hash for spec in specs}) == 1
     return replace(
         first,
         name=name,
         units=units or first.units,
-        cameras=tuple(_sized(camera, codings.get(camera.key)) for camera in first.cameras if camera.key in features),
+        cameras=tuple(
+            _resize_camera(camera, codings.get(camera.key)) for camera in first.cameras if camera.key in features
+        ),
         readings=tuple(reading for reading in first.readings if reading.key in features),
         success=first.success and "next.success" in features,
         unsteady=first.unsteady and TRUE_TIME in features,
@@ -101,11 +103,11 @@ def merged_spec(
     )
 
 
-def _sized(camera: CameraSpec, coding: CodecParameters | None) -> CameraSpec:
+def _resize_camera(camera: CameraSpec, coding: CodecParameters | None) -> CameraSpec:
     return camera if coding is None else replace(camera, height=coding.height, width=coding.width)
 
 
-def _configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
+def _collect_configs(sources: Sequence[EditSource], kept: Sequence[Sequence[int]]) -> dict[str, Any]:
     """Return the run configurations of the kept episodes, by the ``config_hash`` in their provenance."""
     found: dict[str, Any] = {}
     for source, indices in zip(sources, kept, strict=True):
@@ -143,15 +145,15 @@ def write_documents(stage: Path, result: EditMetadata) -> None:
     buffer = io.BytesIO()
     pq.write_table(tasks_table(list(result.tasks)), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
-    _json(stage / layout.STATS, result.stats)
+    _write_json(stage / layout.STATS, result.stats)
     if result.units is not None:
-        _json(stage / layout.UNIT_MAP, result.units.to_json())
+        _write_json(stage / layout.UNIT_MAP, result.units.to_json())
     if result.spec is not None:
-        _json(stage / layout.SPEC, result.spec.to_json())
-        _json(stage / layout.PROGRESS, result.progress.to_json(), indent=None)
-    _json(stage / EDIT, _history(result))
+        _write_json(stage / layout.SPEC, result.spec.to_json())
+        _write_json(stage / layout.PROGRESS, result.progress.to_json(), indent=None)
+    _write_json(stage / EDIT, _history(result))
     replace_bytes(stage / layout.CARD, _card(stage, result).encode())
-    _json(stage / layout.INFO, _info(result))
+    _write_json(stage / layout.INFO, _info(result))
 
 
 def _info(result: EditMetadata) -> dict[str, Any]:
@@ -197,14 +199,14 @@ def _card(stage: Path, result: EditMetadata) -> str:
         ]
     )
     if result.spec is not None:
-        text = card(
+        text = format_card(
             result.spec,
             episodes=result.episodes,
             frames=result.frames,
             tasks=list(result.tasks),
             logged=any(stage.glob("twinloop/log/chunk-*/file-*.parquet")),
             tables=list(result.progress.tables),
-            coded=_coded(result),
+            coded=_video_codecs(result),
         )
         return f"{text}\n{edited}\n"
     front = {
@@ -222,11 +224,11 @@ def _card(stage: Path, result: EditMetadata) -> str:
     return f"{head}\n\n{about}\n\n{tasks}\n\n{edited}\n\n{licence}\n"
 
 
-def _coded(result: EditMetadata) -> dict[str, str]:
+def _video_codecs(result: EditMetadata) -> dict[str, str]:
     videos = {key: entry for key, entry in result.features.items() if entry["dtype"] == "video"}
     codecs = {key: str(entry["info"]["video.codec"]) for key, entry in videos.items()}
     return {key: _CODECS.get(codec, codec) for key, codec in codecs.items()}
 
 
-def _json(path: Path, value: Any, *, indent: int | None = 2) -> None:
+def _write_json(path: Path, value: Any, *, indent: int | None = 2) -> None:
     replace_bytes(path, (dumps(value, indent=indent) + "\n").encode())

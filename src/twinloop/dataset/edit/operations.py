@@ -9,8 +9,15 @@ from typing import Any
 
 from twinloop.core.errors import InputError
 from twinloop.dataset.edit.documents import EditOperation
-from twinloop.dataset.edit.rows import SourceEpisode, transform
-from twinloop.dataset.edit.selection import Choice, balanced, checked_shares, chosen, groups, parted
+from twinloop.dataset.edit.rows import SourceEpisode, make_transform_entry
+from twinloop.dataset.edit.selection import (
+    Choice,
+    balance_episodes,
+    check_shares,
+    choose_episodes,
+    group_episodes,
+    split_episodes,
+)
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.edit.videos import PixelEdits
 from twinloop.dataset.edit.writing import EditResult, EditSettings, write_items, write_parts
@@ -21,25 +28,29 @@ _AS_IS = EditSettings()
 
 
 def select(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
-    """Write the selected episodes in the given order; `selection.chosen` describes the formats of ``episodes``.
+    """Write the selected episodes in the given order; see `selection.choose_episodes` for the formats of ``episodes``.
 
     Raises:
         InputError: an episode does not exist or is given twice, or there is none.
         DatasetError: see `writing.write_selection`.
     """
     opened = EditSource(source)
-    items = _items(opened, chosen(opened, episodes))
-    return write_items(items, output, settings, EditOperation(name="select", parameters={"episodes": _plain(episodes)}))
+    items = _source_episodes(opened, choose_episodes(opened, episodes))
+    return write_items(
+        items, output, settings, EditOperation(name="select", parameters={"episodes": _choice_to_json(episodes)})
+    )
 
 
 def delete(source: Folder, output: Folder, episodes: Choice, *, settings: EditSettings = _AS_IS) -> EditResult:
     """Write all episodes except ``episodes``; raises the same errors as `select`."""
     opened = EditSource(source)
-    gone = set(chosen(opened, episodes))
+    gone = set(choose_episodes(opened, episodes))
     if not gone:
         raise InputError(f"No episode to leave out of {opened}. Name at least one.")
-    items = _items(opened, [index for index in range(len(opened)) if index not in gone])
-    return write_items(items, output, settings, EditOperation(name="delete", parameters={"episodes": _plain(episodes)}))
+    items = _source_episodes(opened, [index for index in range(len(opened)) if index not in gone])
+    return write_items(
+        items, output, settings, EditOperation(name="delete", parameters={"episodes": _choice_to_json(episodes)})
+    )
 
 
 def split(
@@ -62,7 +73,7 @@ def split(
         counts: instead, the number of episodes of each part; episodes are drawn at random.
         lists: instead, the episodes of each part, as in `select`.
         by: property with the same distribution in all parts: ``task``, ``success`` or any column, see
-            `selection.groups`.
+            `selection.group_episodes`.
         seed: seed of the draw.
         settings: how to write.
 
@@ -80,17 +91,19 @@ def split(
         if not name or name != Path(name).name or name.startswith("."):
             raise InputError(f"A part cannot be named {name!r}: it becomes a folder. Use letters, digits, - and _.")
     if lists:
-        parts = {name: chosen(opened, choice) for name, choice in lists.items()}
-        _once(opened, parts)
+        parts = {name: choose_episodes(opened, choice) for name, choice in lists.items()}
+        _require_disjoint(opened, parts)
     else:
-        parts = parted(_strata(opened, by), _fractions(opened, shares, counts), seed=seed)
+        parts = split_episodes(_strata(opened, by), _fractions(opened, shares, counts), seed=seed)
     empty = [name for name, rows in parts.items() if not rows]
     if empty:
         raise InputError(f"The part {empty[0]} of {opened} gets no episode of {len(opened)}. Give it more, or drop it.")
     said: dict[str, Any] = {"shares": shares, "counts": counts, "by": by, "seed": seed}
-    said["lists"] = None if lists is None else {name: _plain(choice) for name, choice in lists.items()}
+    said["lists"] = None if lists is None else {name: _choice_to_json(choice) for name, choice in lists.items()}
     operation = EditOperation(name="split", parameters={key: value for key, value in said.items() if value is not None})
-    made = write_parts({name: _items(opened, rows) for name, rows in parts.items()}, output, settings, operation)
+    made = write_parts(
+        {name: _source_episodes(opened, rows) for name, rows in parts.items()}, output, settings, operation
+    )
     left = sorted(set(range(len(opened))) - {row for rows in parts.values() for row in rows})
     return {
         name: replace(one, details={**one.details, "from": parts[name], "left_out": left}) for name, one in made.items()
@@ -112,7 +125,7 @@ def merge(sources: Sequence[Folder], output: Folder, *, settings: EditSettings =
     if twice:
         raise InputError(f"{twice[0]} is given twice. Name each folder once.")
     opened = [EditSource(source) for source in sources]
-    items = [item for source in opened for item in _items(source, range(len(source)))]
+    items = [item for source in opened for item in _source_episodes(source, range(len(source)))]
     codec = settings.pixels.encoding.codec if settings.pixels.encoding else None
     said = {"codec": codec, "same_units": settings.same_units, "common": settings.common}
     parameters = {key: value for key, value in said.items() if value}
@@ -145,19 +158,19 @@ def retask(
     if (task is None) == (rename is None):
         raise InputError("Give the new task text, or texts to rename (old=new), and not both.")
     opened = EditSource(source)
-    wanted = set(range(len(opened)) if episodes is None else chosen(opened, episodes))
+    wanted = set(range(len(opened)) if episodes is None else choose_episodes(opened, episodes))
     if rename is not None:
-        _known(opened, rename)
+        _require_known_tasks(opened, rename)
     items, changed = [], 0
-    for item in _items(opened, range(len(opened))):
+    for item in _source_episodes(opened, range(len(opened))):
         texts = _new_texts(item, task, rename) if item.index in wanted else {}
         changed += bool(texts)
-        done = (transform("retask", {"texts": texts}),) if texts else ()
+        done = (make_transform_entry("retask", {"texts": texts}),) if texts else ()
         items.append(replace(item, texts=texts, transforms=done))
     if not changed:
-        raise InputError(f"No task text of {opened} would change. Its texts are: {_texts(opened)}.")
+        raise InputError(f"No task text of {opened} would change. Its texts are: {_list_tasks(opened)}.")
     parameters: dict[str, Any] = {"rename": dict(rename)} if rename is not None else {"task": task}
-    parameters |= {} if episodes is None else {"episodes": _plain(episodes)}
+    parameters |= {} if episodes is None else {"episodes": _choice_to_json(episodes)}
     made = write_items(items, output, settings, EditOperation(name="retask", parameters=parameters))
     return replace(made, details={"changed": changed})
 
@@ -170,10 +183,10 @@ def reencode(source: Folder, output: Folder, encoding: Encoding, *, settings: Ed
         DatasetError: see `writing.write_selection`.
     """
     opened = EditSource(source)
-    if not opened.keys("video"):
+    if not opened.feature_keys("video"):
         raise InputError(f"{opened} has no videos to encode. Its features: {', '.join(opened.features)}.")
     pixels = PixelEdits(encoding=encoding, everything=True, link=settings.pixels.link)
-    items = _items(opened, range(len(opened)))
+    items = _source_episodes(opened, range(len(opened)))
     operation = EditOperation(name="reencode", parameters=encoding.to_json())
     return write_items(items, output, replace(settings, pixels=pixels), operation)
 
@@ -193,7 +206,7 @@ def rebalance(
     Args:
         sources: one or several datasets.
         output: a missing or empty folder.
-        by: definition of groups: ``task``, ``success``, ``source`` or any column, see `selection.groups`.
+        by: definition of groups: ``task``, ``success``, ``source`` or any column, see `selection.group_episodes`.
         shares: of each group; equal by default. A group without a share is left out.
         seed: determines which episodes are left out.
         repeat: keep all episodes of the largest group and repeat episodes of the others. Each repetition gets its own
@@ -208,10 +221,10 @@ def rebalance(
         DatasetError: see `writing.write_selection`.
     """
     opened = [EditSource(source) for source in sources]
-    items = [item for source in opened for item in _items(source, range(len(source)))]
-    kinds = [kind for source in opened for kind in groups(source, by)]
-    times = balanced(kinds, shares, seed=seed, repeat=repeat)
-    kept = [_copy(item, copy) for item, often in zip(items, times, strict=True) for copy in range(often)]
+    items = [item for source in opened for item in _source_episodes(source, range(len(source)))]
+    kinds = [kind for source in opened for kind in group_episodes(source, by)]
+    times = balance_episodes(kinds, shares, seed=seed, repeat=repeat)
+    kept = [_make_copy(item, copy) for item, often in zip(items, times, strict=True) for copy in range(often)]
     counts = {kind: {"before": 0, "after": 0} for kind in dict.fromkeys(kinds)}
     for kind, often in zip(kinds, times, strict=True):
         counts[kind]["before"] += 1
@@ -222,23 +235,23 @@ def rebalance(
     return replace(made, details={"groups": counts, "left_out": left, "repeated": len(kept) - sum(map(bool, times))})
 
 
-def _items(source: EditSource, indices: Sequence[int] | range) -> list[SourceEpisode]:
+def _source_episodes(source: EditSource, indices: Sequence[int] | range) -> list[SourceEpisode]:
     return [SourceEpisode(source=source, index=index) for index in indices]
 
 
-def _copy(item: SourceEpisode, copy: int) -> SourceEpisode:
-    return replace(item, transforms=(transform("repeat", {"copy": copy}),)) if copy else item
+def _make_copy(item: SourceEpisode, copy: int) -> SourceEpisode:
+    return replace(item, transforms=(make_transform_entry("repeat", {"copy": copy}),)) if copy else item
 
 
 def _strata(source: EditSource, by: str | None) -> list[str]:
-    return [""] * len(source) if by is None else groups(source, by)
+    return [""] * len(source) if by is None else group_episodes(source, by)
 
 
 def _fractions(
     source: EditSource, shares: Mapping[str, float] | None, counts: Mapping[str, int] | None
 ) -> dict[str, float]:
     if counts is None:
-        return checked_shares(shares or {})
+        return check_shares(shares or {})
     wanted = sum(counts.values())
     if wanted > len(source) or min(counts.values()) < 1:
         said = ", ".join(f"{name}={count}" for name, count in counts.items())
@@ -246,7 +259,7 @@ def _fractions(
     return {name: count / len(source) for name, count in counts.items()}
 
 
-def _once(source: EditSource, parts: Mapping[str, Sequence[int]]) -> None:
+def _require_disjoint(source: EditSource, parts: Mapping[str, Sequence[int]]) -> None:
     owner: dict[int, str] = {}
     for name, rows in parts.items():
         for row in rows:
@@ -264,17 +277,17 @@ def _new_texts(item: SourceEpisode, task: str | None, rename: Mapping[str, str] 
     return {before: after for before, after in new.items() if before != after}
 
 
-def _known(source: EditSource, rename: Mapping[str, str]) -> None:
+def _require_known_tasks(source: EditSource, rename: Mapping[str, str]) -> None:
     texts = {text for row in source.column("tasks") for text in row or ()}
     unknown = [text for text in rename if text not in texts]
     if unknown:
-        raise InputError(f"No episode of {source} has the task {unknown[0]!r}. Its texts are: {_texts(source)}.")
+        raise InputError(f"No episode of {source} has the task {unknown[0]!r}. Its texts are: {_list_tasks(source)}.")
 
 
-def _texts(source: EditSource) -> str:
+def _list_tasks(source: EditSource) -> str:
     found = sorted({text for row in source.column("tasks") for text in row or ()})
     return ", ".join(map(repr, found[:8])) + (", …" if len(found) > 8 else "")
 
 
-def _plain(choice: Choice) -> Any:
+def _choice_to_json(choice: Choice) -> Any:
     return choice if isinstance(choice, str) else list(choice)

@@ -18,7 +18,7 @@ from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_bytes, sha256_json
 from twinloop.core.records import Provenance, SimEpisode
 from twinloop.dataset.edit.source import EditSource
-from twinloop.dataset.lerobot.parquet import numbers, open_parquet
+from twinloop.dataset.lerobot.parquet import column_to_floats, open_parquet
 from twinloop.dataset.lerobot.tables import content_hash
 
 
@@ -57,7 +57,7 @@ KEY = "transforms"  # in Provenance.extra
 _NOTHING = np.empty((0, 0))
 
 
-def transform(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+def make_transform_entry(name: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
     """Return one entry of an episode's list of transforms: name, version, parameters and their hash."""
     plain = dict(parameters)
     return {
@@ -76,7 +76,9 @@ class EpisodeRecord:
     provenance: Provenance | None
 
 
-def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: pa.Table) -> EpisodeRecord:
+def derive_episode_record(
+    item: SourceEpisode, record: Provenance | None, parent: str, frames: pa.Table
+) -> EpisodeRecord:
     """Return the record of a changed episode, with a new id and the source episode as its parent.
 
     Args:
@@ -87,7 +89,7 @@ def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: p
     """
     new = [dict(one) for one in item.transforms]
     if record is None:
-        name = sha256_bytes(parent.encode(), dumps(new).encode(), _content(frames))
+        name = sha256_bytes(parent.encode(), dumps(new).encode(), _content_bytes(frames))
         return EpisodeRecord(columns={ID: name, PARENTS: dumps([parent]), TRANSFORMS: dumps(new)}, provenance=None)
     done = [*record.extra.get(KEY, ()), *new]
     changed = replace(
@@ -97,7 +99,7 @@ def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: p
         task=item.texts.get(record.task, record.task),
         extra={**record.extra, KEY: done},
     )
-    changed = replace(changed, content_hash=content_hash(_episode(item, changed, frames)))
+    changed = replace(changed, content_hash=content_hash(_build_sim_episode(item, changed, frames)))
     columns = {
         ID: changed.content_hash,
         PARENTS: dumps([parent]),
@@ -107,19 +109,19 @@ def child(item: SourceEpisode, record: Provenance | None, parent: str, frames: p
     return EpisodeRecord(columns=columns, provenance=changed)
 
 
-def _content(frames: pa.Table) -> bytes:
+def _content_bytes(frames: pa.Table) -> bytes:
     """Return actions and states of the frames as bytes, for a hash that does not depend on frame indices."""
     names = [name for name in ("action", "observation.state") if name in frames.column_names]
-    return b"".join(numbers(frames[name], where=name).astype("<f8").tobytes() for name in names)
+    return b"".join(column_to_floats(frames[name], where=name).astype("<f8").tobytes() for name in names)
 
 
-def _episode(item: SourceEpisode, record: Provenance, frames: pa.Table) -> SimEpisode:
+def _build_sim_episode(item: SourceEpisode, record: Provenance, frames: pa.Table) -> SimEpisode:
     """Return the stored episode as a `SimEpisode`, for its content hash."""
     reader = item.source.reader
-    simulated = any("states" in template for template in item.source.exact(item.index))
+    simulated = any("states" in template for template in item.source.exact_templates(item.index))
 
     def column(name: str) -> np.ndarray:
-        return numbers(frames[name], where=f"{item.where}: {name}")
+        return column_to_floats(frames[name], where=f"{item.where}: {name}")
 
     return SimEpisode(
         number=int(reader.numbers[item.index]),
@@ -137,7 +139,7 @@ _MADE = frozenset({"episode_index", "tasks", "length", "dataset_from_index", "da
 _MADE_SERIES = ("data/", "videos/", "meta/episodes/")
 
 
-def is_made(name: str, numeric: Sequence[str]) -> bool:
+def is_recomputed(name: str, numeric: Sequence[str]) -> bool:
     """Return whether every edit computes a column of the episode table again; ``numeric`` are the numeric features."""
     if name in _MADE or name.startswith(_MADE_SERIES):
         return True
@@ -154,7 +156,7 @@ class BlockRow:
     replaced: Mapping[str, Any]
 
 
-def block_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
+def build_episode_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
     """Build the episode table of one block.
 
     Args:
@@ -168,7 +170,7 @@ def block_rows(rows: Sequence[BlockRow], carried: pa.Schema) -> pa.Table:
             columns[name] = _cells(name, [row.made[name] for row in rows])
     for name in rows[0].statistics:
         columns[name] = pa.concat_arrays([row.statistics[name] for row in rows])
-    taken = _carried([row.item for row in rows], carried)
+    taken = _read_carried_columns([row.item for row in rows], carried)
     for kept in carried:
         values = taken[kept.name]
         if any(kept.name in row.replaced for row in rows):
@@ -186,7 +188,7 @@ def _cells(name: str, values: Sequence[Any]) -> pa.Array:
     return pa.array(values, kind)
 
 
-def _carried(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
+def _read_carried_columns(items: Sequence[SourceEpisode], schema: pa.Schema) -> pa.Table:
     """Read the copied columns from the sources; null if a source does not have the column."""
     parts, at = [], 0
     while at < len(items):
@@ -222,7 +224,7 @@ def column_slices(widths: Mapping[str, int]) -> dict[str, slice]:
     return {key: slice(int(end - width), int(end)) for (key, width), end in zip(widths.items(), ends, strict=True)}
 
 
-def placed_frames(
+def renumber_frames(
     table: pa.Table, schema: pa.Schema, *, index: int, start: int, tasks: NDArray[np.int64], where: str
 ) -> pa.Table:
     """Return one episode's frames with the indices and column types of the result.
@@ -255,7 +257,7 @@ def placed_frames(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def matrix(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[str, NDArray[Any]]:
+def to_feature_arrays(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[str, NDArray[Any]]:
     """Return the values of some features as arrays ``(T, width)``, with their stored types.
 
     Raises:
@@ -263,7 +265,7 @@ def matrix(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[st
     """
     found: dict[str, NDArray[Any]] = {}
     for name, width in widths.items():
-        values = _flat(table[name], f"{where}: {name}")
+        values = _flatten_column(table[name], f"{where}: {name}")
         if values.size != len(table) * width:
             raise DatasetError(
                 f"{where}: {name} has {values.size} numbers in {len(table)} frames; its shape says {width} in each."
@@ -278,7 +280,7 @@ def matrix(table: pa.Table, widths: Mapping[str, int], *, where: str) -> dict[st
     return found
 
 
-def _flat(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
+def _flatten_column(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
     array: Any = column.combine_chunks()
     if isinstance(array, pa.ChunkedArray):
         array = pa.concat_arrays(array.chunks)
@@ -293,12 +295,12 @@ def _flat(column: pa.ChunkedArray, where: str) -> NDArray[Any]:
             return array.to_numpy(zero_copy_only=False)
 
 
-def side_by_side(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
+def stack_features(columns: Mapping[str, NDArray[Any]]) -> NDArray[np.float64]:
     """Stack all features of an episode in one float64 matrix ``(T, columns)``."""
     return np.hstack([values.astype(np.float64) for values in columns.values()])
 
 
-def chunks_of(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
+def read_chunks(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict[str, NDArray[Any]]]:
     """Yield feature arrays of data files, a bounded number of rows at a time."""
     rows = max(1, _CELLS_AT_ONCE // max(1, sum(widths.values())))
     for path in paths:
@@ -307,13 +309,13 @@ def chunks_of(paths: Sequence[Path], widths: Mapping[str, int]) -> Iterator[dict
             for batch in file.iter_batches(batch_size=rows, columns=list(widths)):
                 pending.append(batch)
                 if sum(map(len, pending)) >= rows:
-                    yield matrix(pa.Table.from_batches(pending), widths, where=str(path))
+                    yield to_feature_arrays(pa.Table.from_batches(pending), widths, where=str(path))
                     pending = []
             if pending:
-                yield matrix(pa.Table.from_batches(pending), widths, where=str(path))
+                yield to_feature_arrays(pa.Table.from_batches(pending), widths, where=str(path))
 
 
-def remapped_tasks(
+def remap_tasks(
     table: pa.Table, names: Mapping[int, str], numbers: Mapping[str, int], *, where: str
 ) -> NDArray[np.int64]:
     """Return the new ``task_index`` of each frame; ``names`` are texts by old index, ``numbers`` new indices by text.
@@ -329,7 +331,7 @@ def remapped_tasks(
     return np.array([numbers[names[int(task)]] for task in found], dtype=np.int64)[inverse]
 
 
-def used_tasks(table: pa.Table) -> list[int]:
+def list_used_tasks(table: pa.Table) -> list[int]:
     """Return the task indices of some frames, in order of first appearance."""
     return pc.unique(table["task_index"].combine_chunks()).to_pylist()
 

@@ -19,7 +19,7 @@ _CLOSED = re.compile(r"(\d+)-(\d+)")
 _ID = re.compile(r"[0-9a-f]{8,64}")
 
 
-def chosen(source: EditSource, choice: Choice) -> list[int]:
+def choose_episodes(source: EditSource, choice: Choice) -> list[int]:
     """Return the ``episode_index`` of each selected episode, in the given order.
 
     Args:
@@ -34,11 +34,11 @@ def chosen(source: EditSource, choice: Choice) -> list[int]:
     for part in parts:
         text = str(part).strip()
         if text:
-            found += _part(source, text, choice)
+            found += _parse_part(source, text, choice)
     return found
 
 
-def _part(source: EditSource, text: str, choice: Choice) -> list[int]:
+def _parse_part(source: EditSource, text: str, choice: Choice) -> list[int]:
     count = len(source)
     if span := _SPAN.fullmatch(text):
         start, stop = int(span[1] or 0), int(span[2] or count)
@@ -47,7 +47,7 @@ def _part(source: EditSource, text: str, choice: Choice) -> list[int]:
     elif text.isdigit() and len(text) < 8:
         start, stop = int(text), int(text) + 1
     elif _ID.fullmatch(text):
-        return [_named(source, text)]
+        return [_find_by_id(source, text)]
     else:
         raise InputError(
             f"The episodes {choice!r} are not understood at {text!r}. Give numbers (3,5,8), ranges (0:30, 40:) or "
@@ -58,7 +58,7 @@ def _part(source: EditSource, text: str, choice: Choice) -> list[int]:
     return list(range(start, stop))
 
 
-def _named(source: EditSource, text: str) -> int:
+def _find_by_id(source: EditSource, text: str) -> int:
     matches = [index for index, name in enumerate(source.ids) if name.startswith(text)]
     if len(matches) != 1:
         how = f"{len(matches)} episodes" if matches else "No episode"
@@ -67,7 +67,7 @@ def _named(source: EditSource, text: str) -> int:
     return matches[0]
 
 
-def groups(source: EditSource, by: str) -> list[str]:
+def group_episodes(source: EditSource, by: str) -> list[str]:
     """Return the group of each episode: its ``task``, ``success``, ``source`` or any column of the episode table.
 
     Raises:
@@ -80,10 +80,10 @@ def groups(source: EditSource, by: str) -> list[str]:
         plain = [n.removeprefix("provenance/") for n in source.columns.names if n.startswith("provenance/")]
         has = ", ".join(["task", *plain[:20]])
         raise InputError(f"{source} does not say {by!r} of its episodes. It says: {has}.")
-    return [_said(value) for value in source.column(name)]
+    return [_format_value(value) for value in source.column(name)]
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     return "not said" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -102,7 +102,7 @@ def largest_remainder(count: int, shares: Sequence[float]) -> list[int]:
     return result
 
 
-def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
+def check_shares(shares: Mapping[str, float]) -> dict[str, float]:
     """Check shares and return them as a dict.
 
     Raises:
@@ -112,11 +112,11 @@ def checked_shares(shares: Mapping[str, float]) -> dict[str, float]:
     if wrong:
         raise InputError(f"The share of {wrong[0]} is {shares[wrong[0]]}; shares must be between 0 and 1.")
     if sum(shares.values()) > 1 + _WHOLE:
-        raise InputError(f"The shares {_listed(shares)} sum to {sum(shares.values()):g}, which is more than 1.")
+        raise InputError(f"The shares {_format_shares(shares)} sum to {sum(shares.values()):g}, which is more than 1.")
     return dict(shares)
 
 
-def parted(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> dict[str, list[int]]:
+def split_episodes(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> dict[str, list[int]]:
     """Split episodes at random into parts with exact sizes; in each group the shares hold within one or two episodes.
 
     Args:
@@ -150,7 +150,9 @@ def parted(groups: Sequence[str], shares: Mapping[str, float], *, seed: int) -> 
     return {name: sorted(rows) for name, rows in result.items()}
 
 
-def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed: int, repeat: bool) -> list[int]:
+def balance_episodes(
+    groups: Sequence[str], shares: Mapping[str, float] | None, *, seed: int, repeat: bool
+) -> list[int]:
     """Return how often each episode occurs in a balanced result: 0 or 1, or more with ``repeat``.
 
     Args:
@@ -164,7 +166,7 @@ def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed:
         InputError: shares of unknown groups, shares that do not sum to 1, or no episode remains.
     """
     members = {group: [i for i, one in enumerate(groups) if one == group] for group in dict.fromkeys(groups)}
-    wanted = _of_groups(members, shares)
+    wanted = _resolve_shares(members, shares)
     sizes = {group: len(rows) / wanted[group] for group, rows in members.items() if group in wanted}
     total = max(sizes.values()) if repeat else min(sizes.values())
     result = [0] * len(groups)
@@ -177,21 +179,21 @@ def balanced(groups: Sequence[str], shares: Mapping[str, float] | None, *, seed:
         for place in rows:
             result[place] += count // len(rows)
     if not any(result):
-        raise InputError(f"The shares {_listed(wanted)} leave no episode. Give larger ones, or add --repeat.")
+        raise InputError(f"The shares {_format_shares(wanted)} leave no episode. Give larger ones, or add --repeat.")
     return result
 
 
-def _of_groups(members: Mapping[str, Sequence[int]], shares: Mapping[str, float] | None) -> dict[str, float]:
+def _resolve_shares(members: Mapping[str, Sequence[int]], shares: Mapping[str, float] | None) -> dict[str, float]:
     if shares is None:
         return dict.fromkeys(members, 1 / len(members))
     unknown = [group for group in shares if group not in members]
     if unknown:
         raise InputError(f"No episode is {unknown[0]!r}. There are: {', '.join(map(repr, members))}.")
-    found = checked_shares(shares)
+    found = check_shares(shares)
     if abs(sum(found.values()) - 1) > _WHOLE:
-        raise InputError(f"The shares {_listed(found)} sum to {sum(found.values()):g}; give some that sum to 1.")
+        raise InputError(f"The shares {_format_shares(found)} sum to {sum(found.values()):g}; give some that sum to 1.")
     return found
 
 
-def _listed(shares: Mapping[str, float]) -> str:
+def _format_shares(shares: Mapping[str, float]) -> str:
     return ", ".join(f"{name}={share:g}" for name, share in shares.items())

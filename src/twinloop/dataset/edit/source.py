@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.content_ids import content_ids
+from twinloop.dataset.lerobot.content_ids import compute_content_ids
 from twinloop.dataset.lerobot.parquet import open_parquet, read_table, require_columns
 from twinloop.dataset.lerobot.reader import DatasetReader
 
@@ -46,16 +46,16 @@ class EditSource:
         return self.info["features"]
 
     @property
-    def without(self) -> list[str]:
+    def excluded_features(self) -> list[str]:
         """Features of the folder that are excluded by `keep`."""
         return [key for key in self.reader.info["features"] if key not in self.features]
 
-    def keep(self, names: Collection[str]) -> None:
+    def keep_features(self, names: Collection[str]) -> None:
         """Limit `features` to the given names."""
         features = {key: entry for key, entry in self.features.items() if key in names}
         self.info = {**self.info, "features": features}
 
-    def keys(self, dtype: str) -> list[str]:
+    def feature_keys(self, dtype: str) -> list[str]:
         """Return the names of the features of one type: ``video`` or ``image``."""
         return [key for key, entry in self.features.items() if entry.get("dtype") == dtype]
 
@@ -92,7 +92,7 @@ class EditSource:
         for file in sorted({file for file, _ in places}):
             here = [i for i, place in enumerate(places) if place[0] == file]
             order[here] = sum(map(len, tables)) + np.arange(len(here))
-            tables.append(_whole(self._episode_files[file]).take([places[i][1] for i in here]))
+            tables.append(_read_whole_table(self._episode_files[file]).take([places[i][1] for i in here]))
         return pa.concat_tables(tables, promote_options="permissive").take(pa.array(order))
 
     def frames(self, index: int) -> pa.Table:
@@ -101,8 +101,8 @@ class EditSource:
         Raises:
             DatasetError: the data file is missing or damaged, or these rows belong to another episode.
         """
-        file, start, length = int(self.files[index]), int(self._starts[index]), int(self.lengths[index])
-        path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(file))
+        file, start, length = int(self.files[index]), int(self._start_rows[index]), int(self.lengths[index])
+        path = layout.resolve_inside(self.path, self.info["data_path"], layout.chunk_and_file(file))
         table = self._frames.read(path, start, start + length)
         require_columns(("episode_index", "index", "timestamp"), table.column_names, where=str(path))
         found = np.unique(table["episode_index"].to_numpy())
@@ -116,7 +116,7 @@ class EditSource:
     @functools.cached_property
     def schema(self) -> pa.Schema:
         """Schema of the frames, from the data file of the first episode."""
-        path = layout.inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.files[0])))
+        path = layout.resolve_inside(self.path, self.info["data_path"], layout.chunk_and_file(int(self.files[0])))
         with open_parquet(path) as file:
             return file.schema_arrow
 
@@ -128,7 +128,7 @@ class EditSource:
     @functools.cached_property
     def files(self) -> NDArray[np.int64]:
         """Number of each episode's data file; in twinloop's datasets it is also the block."""
-        return self._numbered("data")
+        return self._file_numbers("data")
 
     @functools.cached_property
     def positions(self) -> NDArray[np.int64]:
@@ -142,27 +142,27 @@ class EditSource:
 
     def video_files(self, key: str) -> NDArray[np.int64]:
         """Return the number of each episode's video file."""
-        return self._numbered(f"videos/{key}")
+        return self._file_numbers(f"videos/{key}")
 
     def video_path(self, key: str, file: int) -> Path:
         """Return the path of a video file; raises DatasetError if it is outside the folder."""
         values = {**layout.chunk_and_file(file), "video_key": key}
-        return layout.inside(self.path, self.info["video_path"], values)
+        return layout.resolve_inside(self.path, self.info["video_path"], values)
 
     def video_starts(self, key: str) -> NDArray[np.float64]:
         """Return the start time of each episode in its video file, in s."""
         return self._column(f"videos/{key}/from_timestamp").astype(np.float64)
 
-    def exact(self, index: int) -> tuple[str, ...]:
+    def exact_templates(self, index: int) -> tuple[str, ...]:
         """Return the path templates of the state or log files with this episode; empty for other programs' episodes."""
-        if not self.reader.ours or self.reader.appended(index):
+        if not self.reader.ours or self.reader.is_appended(index):
             return ()
         block = int(self.files[index])
-        return tuple(path for path in _EXACT if (self.path / layout.of_block(path, block)).is_file())
+        return tuple(path for path in _EXACT if (self.path / layout.block_path(path, block)).is_file())
 
-    def kept(self, index: int) -> bool:
+    def has_provenance(self, index: int) -> bool:
         """Return whether twinloop wrote the episode, so that it has provenance."""
-        return self.reader.ours and not self.reader.appended(index)
+        return self.reader.ours and not self.reader.is_appended(index)
 
     @functools.cached_property
     def ids(self) -> list[str]:
@@ -170,13 +170,13 @@ class EditSource:
         names = self.columns.names
         return self.reader.episode_ids if "provenance/episode_id" in names else [""] * len(self)
 
-    def name_of(self, index: int) -> str:
+    def episode_id(self, index: int) -> str:
         """Return the recorded id of an episode, else its content id as a real episode, as in the catalog."""
-        return self.ids[index] or self._content_names[index]
+        return self.ids[index] or self._content_ids[index]
 
     @functools.cached_property
-    def _content_names(self) -> list[str]:
-        return content_ids(self.path, self.info, self._every, "real")
+    def _content_ids(self) -> list[str]:
+        return compute_content_ids(self.path, self.info, self._episode_table, "real")
 
     def column(self, name: str) -> list[Any]:
         """Return one column of the episode table.
@@ -187,14 +187,14 @@ class EditSource:
         if name not in self.columns.names:
             plain = [one for one in self.columns.names if not one.startswith(("stats/", "videos/", "data/", "meta/"))]
             raise InputError(f"{self.path} has no episode column {name}. It has: {', '.join(plain)}.")
-        return self._every[name].to_pylist()
+        return self._episode_table[name].to_pylist()
 
     def close(self) -> None:
         """Close all open files."""
         self._frames.close()
 
     @functools.cached_property
-    def _every(self) -> pa.Table:
+    def _episode_table(self) -> pa.Table:
         names = [name for name in self.columns.names if not name.startswith("stats/")]
         schema = pa.schema([self.columns.field(name) for name in names])
         tables = []
@@ -207,14 +207,14 @@ class EditSource:
 
     def _column(self, name: str) -> NDArray[Any]:
         require_columns([name], self.columns.names, where=f"{self.path}: the episode table")
-        return self._every[name].to_numpy()
+        return self._episode_table[name].to_numpy()
 
-    def _numbered(self, series: str) -> NDArray[np.int64]:
+    def _file_numbers(self, series: str) -> NDArray[np.int64]:
         chunk, file = self._column(f"{series}/chunk_index"), self._column(f"{series}/file_index")
         return (chunk * layout.FILES_PER_CHUNK + file).astype(np.int64)
 
     @functools.cached_property
-    def _starts(self) -> NDArray[np.int64]:
+    def _start_rows(self) -> NDArray[np.int64]:
         """First row of each episode in its data file."""
         begins = self._column("dataset_from_index").astype(np.int64)
         files, inverse = np.unique(self.files, return_inverse=True)
@@ -237,13 +237,13 @@ class EditSource:
 
 
 @functools.lru_cache(maxsize=4)
-def _cached(path: Path, changed: int) -> pa.Table:
+def _read_cached_table(path: Path, changed: int) -> pa.Table:
     del changed
     return read_table(path).replace_schema_metadata(None)
 
 
-def _whole(path: Path) -> pa.Table:
-    return _cached(path, path.stat().st_mtime_ns)
+def _read_whole_table(path: Path) -> pa.Table:
+    return _read_cached_table(path, path.stat().st_mtime_ns)
 
 
 class _FrameFiles:
@@ -260,14 +260,14 @@ class _FrameFiles:
         self._group: tuple[int, pa.Table] | None = None
 
     def read(self, path: Path, start: int, stop: int) -> pa.Table:
-        file = self._opened(path)
+        file = self._open_file(path)
         if not len(self._ends) or stop > self._ends[-1]:
             total = int(self._ends[-1]) if len(self._ends) else 0
             raise DatasetError(f"{path} has {total} rows; the episode table needs rows {start} to {stop}.")
         first = int(np.searchsorted(self._ends, start, side="right"))
         last = int(np.searchsorted(self._ends, stop, side="left"))
         offset = int(self._ends[first - 1]) if first else 0
-        table = pa.concat_tables([self._read(file, group) for group in range(first, last + 1)])
+        table = pa.concat_tables([self._read_row_group(file, group) for group in range(first, last + 1)])
         return table.slice(start - offset, stop - start)
 
     def close(self) -> None:
@@ -275,7 +275,7 @@ class _FrameFiles:
             self._file.close()
         self._path, self._file, self._group = None, None, None
 
-    def _opened(self, path: Path) -> pq.ParquetFile:
+    def _open_file(self, path: Path) -> pq.ParquetFile:
         if self._file is not None and path == self._path:
             return self._file
         self.close()
@@ -286,7 +286,7 @@ class _FrameFiles:
         self._ends = np.cumsum([meta.row_group(i).num_rows for i in range(meta.num_row_groups)]).astype(np.int64)
         return self._file
 
-    def _read(self, file: pq.ParquetFile, group: int) -> pa.Table:
+    def _read_row_group(self, file: pq.ParquetFile, group: int) -> pa.Table:
         if self._group is None or self._group[0] != group:
             try:
                 self._group = (group, file.read_row_group(group))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.core.errors import DatasetError
-from twinloop.dataset.edit.rows import SourceEpisode, chunks_of, column_slices, side_by_side
+from twinloop.dataset.edit.rows import SourceEpisode, column_slices, read_chunks, stack_features
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.edit.videos import CameraFiles
 from twinloop.dataset.lerobot import layout
@@ -25,11 +25,11 @@ from twinloop.dataset.lerobot.statistics import (
     image_stats,
     pixel_histogram,
     sample_indices,
-    streamed_quantiles,
+    stream_quantiles,
     take_columns,
 )
 from twinloop.dataset.lerobot.tables import statistics_columns
-from twinloop.dataset.media.pictures import decoded
+from twinloop.dataset.media.images import decode_image
 from twinloop.dataset.media.video import open_video
 
 _POOLED = ("min", "max", "mean", "std", "count")
@@ -45,7 +45,7 @@ class FrameTotals:
 
     def add(self, columns: Mapping[str, NDArray[Any]]) -> dict[str, pa.Array]:
         """Add one episode; return its own ``stats/*`` columns."""
-        values = side_by_side(columns)
+        values = stack_features(columns)
         own = Moments.of(values)
         self.moments = own if self.moments is None else self.moments.merge(own)
         return statistics_columns(column_slices(self.widths), [values])
@@ -55,23 +55,25 @@ class FrameTotals:
         if self.moments is None:
             return {}
         slices = column_slices(self.widths)
-        wide = [name for name, where in slices.items() if self._wide(where) and "int" in features[name]["dtype"]]
-        levels = streamed_quantiles(lambda: chunks_of(paths, self.widths), self.moments.count, wide=wide)
+        wide = [
+            name for name, where in slices.items() if self._needs_64_bits(where) and "int" in features[name]["dtype"]
+        ]
+        levels = stream_quantiles(lambda: read_chunks(paths, self.widths), self.moments.count, wide=wide)
         result: dict[str, Any] = {}
         for name, where in slices.items():
             shape = [int(side) for side in features[name].get("shape") or [1]]
             row = column_stats(take_columns(self.moments, where), levels[name])
-            result[name] = row if len(shape) < 2 else {k: _shaped(k, v, shape) for k, v in row.items()}
+            result[name] = row if len(shape) < 2 else {k: _reshape_values(k, v, shape) for k, v in row.items()}
         return {**result, **{key: pooled.stats() for key, pooled in self.pictures.items()}}
 
-    def _wide(self, where: slice) -> bool:
+    def _needs_64_bits(self, where: slice) -> bool:
         """Return whether some whole numbers do not fit into 32 bits."""
         return self.moments is not None and (
             self.moments.low[where].min() < 0 or self.moments.high[where].max() >= 2.0**32
         )
 
 
-def _shaped(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
+def _reshape_values(name: str, values: list[Any], shape: Sequence[int]) -> list[Any]:
     return values if name == "count" else np.reshape(values, shape).tolist()
 
 
@@ -122,7 +124,7 @@ class PooledImageStatistics:
 _NEAR = 0.25  # of a frame's period, as `DatasetReader.images`
 
 
-def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | None:
+def find_stored_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | None:
     """Return the stored pixel counts of the sources for one camera, if they add up to those of the result.
 
     This requires that every source has stored counts and that each of its episodes is in the result exactly once.
@@ -143,7 +145,7 @@ def known_counts(key: str, items: Sequence[SourceEpisode]) -> list[CameraSum] | 
     return found
 
 
-def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
+def count_video_pixels(path: Path, start_s: float, length: int, fps: Fraction) -> CameraSum:
     """Count pixels of evenly spaced images of one episode in a video file.
 
     Raises:
@@ -151,12 +153,12 @@ def counted_video(path: Path, start_s: float, length: int, fps: Fraction) -> Cam
     """
     chosen = sample_indices(length)
     histogram = np.zeros((3, 256), dtype=np.int64)
-    for pixels in _pictures(path, [start_s + float(frame / fps) for frame in chosen.tolist()], float(fps)):
+    for pixels in _decode_images(path, [start_s + float(frame / fps) for frame in chosen.tolist()], float(fps)):
         histogram = histogram + pixel_histogram(pixels[None])
     return CameraSum(sampled=len(chosen), histogram=histogram)
 
 
-def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
+def _decode_images(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDArray[np.uint8]]:
     """Yield the images at ascending times in s, each decoded from the key frame before it."""
     import av
 
@@ -179,14 +181,15 @@ def _pictures(path: Path, times_s: Sequence[float], fps: float) -> Iterator[NDAr
         raise DatasetError(f"{path} cannot be read as a video ({error}). Restore the file.") from error
 
 
-def counted_cells(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
+def count_column_pixels(column: pa.ChunkedArray, *, where: str) -> CameraSum | None:
     """Count pixels of evenly spaced images in a table column; None if the cells have no encoded images."""
     chosen = sample_indices(len(column))
     cells = column.take(pa.array(chosen)).to_pylist()
     if any(not isinstance(cell, dict) or not cell.get("bytes") for cell in cells):
         return None
     histogram = sum(
-        (pixel_histogram(decoded(cell["bytes"], where=where)[None]) for cell in cells), np.zeros((3, 256), np.int64)
+        (pixel_histogram(decode_image(cell["bytes"], where=where)[None]) for cell in cells),
+        np.zeros((3, 256), np.int64),
     )
     return CameraSum(sampled=len(chosen), histogram=histogram)
 
@@ -213,18 +216,18 @@ class PixelCounts:
         self.pooled = {key: PooledImageStatistics() for key in (*cameras, *images)}
         self._counted: set[str] = set()
         for key in self.pooled:
-            known = known_counts(key, items) if not self._encoded.get(key) else None
+            known = find_stored_counts(key, items) if not self._encoded.get(key) else None
             if known is not None:
                 for one in known:
                     self.pooled[key].count(one.histogram, one.sampled)
             elif f"stats/{key}/q50" in columns or f"stats/{key}/mean" not in columns or self._encoded.get(key):
                 self._counted.add(key)
 
-    def of(self, at: int, item: SourceEpisode, frames: pa.Table) -> dict[str, Any]:
+    def count_episode(self, at: int, item: SourceEpisode, frames: pa.Table) -> dict[str, Any]:
         """Count pixels of episode ``at`` where needed; return its ``stats/*`` cells that replace the source's."""
         cells: dict[str, Any] = {}
         for key in self.pooled:
-            counts = self._count(key, at, item, frames) if key in self._counted else None
+            counts = self._count_pixels(key, at, item, frames) if key in self._counted else None
             if counts is None:
                 continue
             self.pooled[key].count(counts.histogram, counts.sampled)
@@ -233,16 +236,16 @@ class PixelCounts:
                 cells |= {f"stats/{key}/{name}": value for name, value in stats.items()}
         return cells
 
-    def pool(self, rows: pa.Table) -> None:
+    def add_rows(self, rows: pa.Table) -> None:
         """Add the image statistics in the finished episode rows of a block."""
         for key, pooled in self.pooled.items():
             names = [name for name in rows.column_names if name.startswith(f"stats/{key}/")]
             for row in rows.select(names).to_pylist() if names else [{}] * len(rows):
                 pooled.add({name.rpartition("/")[2]: value for name, value in row.items()})
 
-    def _count(self, key: str, at: int, item: SourceEpisode, frames: pa.Table) -> CameraSum | None:
+    def _count_pixels(self, key: str, at: int, item: SourceEpisode, frames: pa.Table) -> CameraSum | None:
         if key not in self._cameras:
-            return counted_cells(frames[key], where=f"{item.where}: {key}")
+            return count_column_pixels(frames[key], where=f"{item.where}: {key}")
         place = self._cameras[key].places[at]
-        path = self._stage / layout.of_block(layout.VIDEO_PATH, place.file, video_key=key)
-        return counted_video(path, place.start_s, item.length, self._fps)
+        path = self._stage / layout.block_path(layout.VIDEO_PATH, place.file, video_key=key)
+        return count_video_pixels(path, place.start_s, item.length, self._fps)

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from twinloop.core.errors import DatasetError, InputError
-from twinloop.core.pool import cores
+from twinloop.core.pool import count_cores
 from twinloop.dataset.edit.rows import SourceEpisode
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.media.video_copy import (
@@ -82,7 +82,7 @@ def write_camera(
     return work.result
 
 
-def codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParameters]:
+def read_codings(key: str, items: Sequence[SourceEpisode]) -> dict[Path, CodecParameters]:
     """Return the codec parameters of each video file of one camera that the episodes use."""
     found: dict[Path, CodecParameters] = {}
     for item in items:
@@ -101,28 +101,28 @@ class _CameraWriter:
         self, stage: Path, key: str, items: Sequence[SourceEpisode], pixels: PixelEdits, fps: Fraction
     ) -> None:
         self._stage, self._items, self._pixels, self._fps = stage, items, pixels, fps
-        self._codings = codings(key, items)
+        self._codings = read_codings(key, items)
         self.result = CameraFiles(key=key)
-        self._encoding = self.result.encoding = self._chosen(key)
+        self._encoding = self.result.encoding = self._choose_encoding(key)
         self._out: PacketFile | None = None
         self._reader: PacketReader | None = None
         self._number = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="twinloop-edit-")
-        self._pool = ThreadPoolExecutor(max_workers=cores())
+        self._pool = ThreadPoolExecutor(max_workers=count_cores())
 
     def write(self) -> None:
-        made = self._made_ahead()
+        made = self._encode_ahead()
         at = 0
         while at < len(self._items):
-            if self._anew(at):
+            if self._needs_encoding(at):
                 self._add_encoded(at, next(made).result())
                 self.result.encoded.append(at)
-            elif count := self._whole_file(at):
+            elif count := self._count_whole_file(at):
                 self._link(at, count)
                 at += count
                 continue
             else:
-                self._cut(at)
+                self._copy_packets(at)
             at += 1
         self._finish()
 
@@ -134,27 +134,29 @@ class _CameraWriter:
             self._reader.close()
         self._scratch.cleanup()
 
-    def _chosen(self, key: str) -> Encoding:
+    def _choose_encoding(self, key: str) -> Encoding:
         """Return the settings for re-encoding: the caller's, else the sources' codec; several raise InputError."""
         if self._pixels.encoding is not None:
             return self._pixels.encoding
         kinds = {(coding.codec, coding.pix_fmt) for coding in self._codings.values()}
         if len(kinds) > 1:
-            lines = [f"  {path}: {coding.codec} {coding.pix_fmt}" for path, coding in self._one_of_each().items()]
+            lines = [
+                f"  {path}: {coding.codec} {coding.pix_fmt}" for path, coding in self._find_example_files().items()
+            ]
             raise InputError(
                 f"{key} has several codecs, but a dataset has one:\n" + "\n".join(lines) + "\nSelect one with "
-                f"--codec, such as --codec {self._most_frames()}; the others are then re-encoded."
+                f"--codec, such as --codec {self._most_used_codec()}; the others are then re-encoded."
             )
         codec = next(iter(kinds))[0]
         return Encoding(codec=codec if codec in CODECS else "h264")
 
-    def _one_of_each(self) -> dict[Path, CodecParameters]:
+    def _find_example_files(self) -> dict[Path, CodecParameters]:
         seen: dict[tuple[str, str], Path] = {}
         for path, coding in self._codings.items():
             seen.setdefault((coding.codec, coding.pix_fmt), path)
         return {path: self._codings[path] for path in seen.values()}
 
-    def _most_frames(self) -> str:
+    def _most_used_codec(self) -> str:
         counts = collections.Counter[str]()
         for i, item in enumerate(self._items):
             counts[self._codings[self._path(i)].codec] += item.length
@@ -164,11 +166,11 @@ class _CameraWriter:
         item, key = self._items[at], self.result.key
         return item.source.video_path(key, int(item.source.video_files(key)[item.index]))
 
-    def _start(self, at: int) -> float:
+    def _start_time(self, at: int) -> float:
         item = self._items[at]
         return float(item.source.video_starts(self.result.key)[item.index])
 
-    def _anew(self, at: int) -> bool:
+    def _needs_encoding(self, at: int) -> bool:
         """Return whether an episode must be re-encoded by the settings, even if its packets could be copied."""
         coding = self._codings[self._path(at)]
         wanted = self._pixels.encoding
@@ -177,23 +179,23 @@ class _CameraWriter:
         several = len({one.pix_fmt for one in self._codings.values()}) > 1
         return coding.codec != wanted.codec or (several and coding.pix_fmt != PIXELS)
 
-    def _made_ahead(self) -> Iterator[Future[Path]]:
+    def _encode_ahead(self) -> Iterator[Future[Path]]:
         """Yield encoded episodes in order, with some encoded in advance."""
         ahead = collections.deque[Future[Path]]()
         for at in range(len(self._items)):
-            if self._anew(at):
+            if self._needs_encoding(at):
                 ahead.append(self._pool.submit(self._encode, at))
-                if len(ahead) > 2 * cores():
+                if len(ahead) > 2 * count_cores():
                     yield ahead.popleft()
         while ahead:
             yield ahead.popleft()
 
     def _encode(self, at: int) -> Path:
         target = Path(self._scratch.name) / f"{at}.mp4"
-        transcode(self._path(at), self._start(at), self._items[at].length, target, self._encoding, self._fps)
+        transcode(self._path(at), self._start_time(at), self._items[at].length, target, self._encoding, self._fps)
         return target
 
-    def _whole_file(self, at: int) -> int:
+    def _count_whole_file(self, at: int) -> int:
         """Return the number of episodes in a video file if the next items are exactly these, in order; else 0."""
         item, key = self._items[at], self.result.key
         files = item.source.video_files(key)
@@ -205,9 +207,9 @@ class _CameraWriter:
     def _link(self, at: int, count: int) -> None:
         self._finish()
         path = self._path(at)
-        reader = self._opened(path)
+        reader = self._open_reader(path)
         for i in range(at, at + count):
-            last = self._start(i) * float(self._fps) + self._items[i].length
+            last = self._start_time(i) * float(self._fps) + self._items[i].length
             if reader.frames and round(last) > reader.frames:
                 raise DatasetError(
                     f"{path} has {reader.frames} frames; {self._items[i].where} ends at frame {round(last)} there. "
@@ -216,19 +218,21 @@ class _CameraWriter:
         target = self._target()
         target.parent.mkdir(parents=True, exist_ok=True)
         link_or_copy(path.resolve(), target, link=self._pixels.link)
-        self.result.places += [VideoLocation(file=self._number, start_s=self._start(i)) for i in range(at, at + count)]
+        self.result.places += [
+            VideoLocation(file=self._number, start_s=self._start_time(i)) for i in range(at, at + count)
+        ]
         self.result.coding, self.result.linked = reader.coding, self.result.linked + count
         self._number += 1
 
-    def _cut(self, at: int) -> None:
-        reader = self._opened(self._path(at))
-        cut = reader.cut(self._start(at), self._items[at].length, self._fps)
+    def _copy_packets(self, at: int) -> None:
+        reader = self._open_reader(self._path(at))
+        cut = reader.cut(self._start_time(at), self._items[at].length, self._fps)
         if cut is None:
             self._add_encoded(at, self._encode(at))
             self.result.encoded.append(at)
             self.result.forced += 1
             return
-        self._add(at, reader, self._start(at))
+        self._add(at, reader, self._start_time(at))
         self.result.copied += 1
 
     def _add_encoded(self, at: int, path: Path) -> None:
@@ -263,9 +267,9 @@ class _CameraWriter:
         self._number += 1
 
     def _target(self) -> Path:
-        return self._stage / layout.of_block(layout.VIDEO_PATH, self._number, video_key=self.result.key)
+        return self._stage / layout.block_path(layout.VIDEO_PATH, self._number, video_key=self.result.key)
 
-    def _opened(self, path: Path) -> PacketReader:
+    def _open_reader(self, path: Path) -> PacketReader:
         if self._reader is None or self._reader.path != path:
             if self._reader is not None:
                 self._reader.close()

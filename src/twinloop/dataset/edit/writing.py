@@ -16,24 +16,38 @@ import pyarrow as pa
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.dataset.edit.agreement import (
-    agreed_info,
-    agreed_rows,
-    agreed_schema,
-    agreed_units,
     check_features,
-    keep_common,
-    left_out,
+    combine_episode_columns,
+    combine_frame_schemas,
+    combine_info,
+    combine_units,
+    find_left_out_features,
+    keep_common_features,
 )
-from twinloop.dataset.edit.block import BlockWriter, EditPlan, carry_aside, carry_documents, table_schemas
+from twinloop.dataset.edit.block import (
+    BlockWriter,
+    EditPlan,
+    combine_side_table_schemas,
+    copy_equal_documents,
+    copy_invalid_worlds,
+)
 from twinloop.dataset.edit.documents import (
     EDIT,
     EditMetadata,
     EditOperation,
-    merged_spec,
-    video_features,
+    merge_specs,
+    update_video_features,
     write_documents,
 )
-from twinloop.dataset.edit.rows import ID, PARENTS, TRANSFORMS, SourceEpisode, is_made, numeric_features, transform
+from twinloop.dataset.edit.rows import (
+    ID,
+    PARENTS,
+    TRANSFORMS,
+    SourceEpisode,
+    is_recomputed,
+    make_transform_entry,
+    numeric_features,
+)
 from twinloop.dataset.edit.source import EditSource
 from twinloop.dataset.edit.statistics import FrameTotals, PixelCounts
 from twinloop.dataset.edit.videos import CameraFiles, PixelEdits, write_camera
@@ -41,7 +55,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.progress import CameraSum, WriteProgress
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video_copy import Encoding
-from twinloop.dataset.storage.snapshot import next_snapshot, recover, writing_to
+from twinloop.dataset.storage.snapshot import create_snapshot, recover, wrap_write_errors
 from twinloop.dataset.storage.targets import FolderTarget
 
 _OURS = (layout.SPEC, layout.UNIT_MAP, layout.PROGRESS, layout.RESULT, layout.COVERAGE, layout.ADAPTIVE, EDIT)
@@ -151,13 +165,13 @@ def write_parts(
 ) -> dict[str, EditResult]:
     """Write the dataset ``output/NAME`` of each part (``output`` itself for an empty name); all appear or none."""
     path = Path(output).absolute()
-    checked = {name: _checked(items, settings, name) for name, items in parts.items()}
-    with _new_folder(path, [item for items in checked.values() for item in items]) as stage:
+    checked = {name: _check_items(items, settings, name) for name, items in parts.items()}
+    with _create_folder(path, [item for items in checked.values() for item in items]) as stage:
         return {name: _write(stage / name, path / name, items, settings, operation) for name, items in checked.items()}
 
 
 @contextmanager
-def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
+def _create_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to ``path`` if the block succeeds.
 
     Raises:
@@ -170,11 +184,11 @@ def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
             raise DatasetError(f"{path} holds the source {source}. Choose an output that does not.")
     target = FolderTarget(path)
     try:
-        with writing_to(path):
+        with wrap_write_errors(path):
             recover(path)
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise DatasetError(f"{path} exists and is not empty. Edits write new folders: choose another output.")
-        with next_snapshot(path) as stage:
+        with create_snapshot(path) as stage:
             yield stage
     finally:
         target.release()
@@ -182,7 +196,7 @@ def _new_folder(path: Path, items: Sequence[SourceEpisode]) -> Iterator[Path]:
             source.close()
 
 
-def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
+def _check_items(items: Sequence[SourceEpisode], settings: EditSettings, name: str) -> list[SourceEpisode]:
     """Check the episodes and return those to write, without duplicates.
 
     Raises:
@@ -194,9 +208,9 @@ def _checked(items: Sequence[SourceEpisode], settings: EditSettings, name: str) 
         raise InputError(f"No episode is left{part}. An edit writes at least one: change the choice.")
     sources = list({id(item.source): item.source for item in items}.values())
     if settings.common:
-        keep_common(sources)
+        keep_common_features(sources)
     check_features(sources)
-    agreed_units(sources, same_units=settings.same_units)
+    combine_units(sources, same_units=settings.same_units)
     seen: dict[tuple[str, str], SourceEpisode] = {}
     kept = []
     for item in items:
@@ -238,8 +252,8 @@ class _EditRun:
         self.stage, self.output, self.items = stage, output, list(items)
         self.settings, self.operation = settings, operation
         self.sources = list({id(item.source): item.source for item in items}.values())
-        self.units, self.notes = agreed_units(self.sources, same_units=settings.same_units)
-        self.left_out = left_out(self.sources)
+        self.units, self.notes = combine_units(self.sources, same_units=settings.same_units)
+        self.left_out = find_left_out_features(self.sources)
         self.notes += [
             f"the feature {key} is left out: only in {', '.join(folders)}" for key, folders in self.left_out.items()
         ]
@@ -247,16 +261,20 @@ class _EditRun:
         self.fps = Fraction(self.sources[0].reader.fps).limit_denominator(1001)
 
     def write(self) -> EditResult:
-        cameras = self._videos()
-        frames, widths = agreed_schema(self.sources), numeric_features(self.features)
-        carried, notes = agreed_rows(self.sources, lambda name: is_made(name, [*widths, *self.left_out]))
+        cameras = self._write_videos()
+        frames, widths = combine_frame_schemas(self.sources), numeric_features(self.features)
+        carried, notes = combine_episode_columns(
+            self.sources, lambda name: is_recomputed(name, [*widths, *self.left_out])
+        )
         self.notes += notes
-        tables = table_schemas(self.sources, self.settings.leave_out)
+        tables = combine_side_table_schemas(self.sources, self.settings.leave_out)
         places = {key: files.places for key, files in cameras.items()}
         plan = EditPlan(
-            frames=frames, carried=self._with_children(carried), tables=tables, places=places, fps=float(self.fps)
+            frames=frames, carried=self._add_child_columns(carried), tables=tables, places=places, fps=float(self.fps)
         )
-        pixels = PixelCounts(self.stage, self.items, cameras, self.sources[0].keys("image"), carried.names, self.fps)
+        pixels = PixelCounts(
+            self.stage, self.items, cameras, self.sources[0].feature_keys("image"), carried.names, self.fps
+        )
         totals = FrameTotals(widths=widths)
         blocks = BlockWriter(self.stage, plan, totals, pixels)
         try:
@@ -267,8 +285,8 @@ class _EditRun:
             blocks.abandon()
             raise
         totals.pictures = pixels.pooled
-        self._beside()
-        self._documents(cameras, blocks, totals, tables)
+        self._copy_side_files()
+        self._write_metadata(cameras, blocks, totals, tables)
         self._verify(blocks)
         return EditResult(
             output=self.output,
@@ -282,10 +300,10 @@ class _EditRun:
             details={"features_left_out": self.left_out} if self.settings.common else {},
         )
 
-    def _videos(self) -> dict[str, CameraFiles]:
+    def _write_videos(self) -> dict[str, CameraFiles]:
         """Write the videos; add a transform to the episodes that were re-encoded."""
         cameras: dict[str, CameraFiles] = {}
-        for key in self.sources[0].keys("video"):
+        for key in self.sources[0].feature_keys("video"):
             files = cameras[key] = write_camera(self.stage, key, self.items, self.settings.pixels, self.fps)
             if files.forced:
                 self.notes.append(
@@ -298,11 +316,11 @@ class _EditRun:
                 anew.setdefault(at, []).append(key)
         for at, keys in anew.items():
             how = cameras[keys[0]].encoding
-            done = transform(REENCODE, {"features": keys, **({} if how is None else how.to_json())})
+            done = make_transform_entry(REENCODE, {"features": keys, **({} if how is None else how.to_json())})
             self.items[at] = replace(self.items[at], transforms=(*self.items[at].transforms, done))
         return cameras
 
-    def _with_children(self, carried: pa.Schema) -> pa.Schema:
+    def _add_child_columns(self, carried: pa.Schema) -> pa.Schema:
         """Return the copied columns, plus those for id, parents and transforms if any episode has changed."""
         if any(item.transforms for item in self.items):
             for name in (ID, PARENTS, TRANSFORMS):
@@ -310,15 +328,15 @@ class _EditRun:
                     carried = carried.append(pa.field(name, pa.string()))
         return carried
 
-    def _beside(self) -> None:
+    def _copy_side_files(self) -> None:
         counts = collections.Counter(id(item.source) for item in self.items)
         whole = [counts[id(source)] == len(source) for source in self.sources]
-        self.notes += carry_aside(self.stage, self.sources, whole)
-        names = sorted({name for source in self.sources for name in _documents(source.path)})
-        for name in carry_documents(self.stage, self.sources, names):
+        self.notes += copy_invalid_worlds(self.stage, self.sources, whole)
+        names = sorted({name for source in self.sources for name in _find_folder_documents(source.path)})
+        for name in copy_equal_documents(self.stage, self.sources, names):
             self.notes.append(f"{name} is left out: the folders have it differently")
 
-    def _documents(
+    def _write_metadata(
         self,
         cameras: Mapping[str, CameraFiles],
         blocks: BlockWriter,
@@ -346,13 +364,13 @@ class _EditRun:
                 name=self.output.name,
                 sources=self.sources,
                 operation=self.operation,
-                info=agreed_info(self.sources),
-                features=video_features(self.features, codings, anew=anew),
+                info=combine_info(self.sources),
+                features=update_video_features(self.features, codings, anew=anew),
                 tasks=list(blocks.tasks),
                 episodes=blocks.episodes,
                 frames=blocks.frames,
                 stats=totals.stats(blocks.paths, self.features),
-                spec=merged_spec(self.sources, kept, name=self.output.name, units=self.units, codings=codings),
+                spec=merge_specs(self.sources, kept, name=self.output.name, units=self.units, codings=codings),
                 units=self.units,
                 progress=progress,
                 notes=self.notes,
@@ -369,7 +387,7 @@ class _EditRun:
             )
 
 
-def _documents(root: Path) -> list[str]:
+def _find_folder_documents(root: Path) -> list[str]:
     """Return the metadata files of a folder that an edit does not write itself."""
     found = [*root.glob("meta/*"), *root.glob("twinloop/*.json")]
     names = [path.relative_to(root).as_posix() for path in found if path.is_file()]

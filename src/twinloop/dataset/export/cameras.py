@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from twinloop.core.errors import DatasetError
 from twinloop.dataset.export.source import SourceV3, SourceV21, VideoClip
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
-from twinloop.dataset.media.picture_sources import decoded_cells
+from twinloop.dataset.media.image_sources import decode_cells
 from twinloop.dataset.media.video_copy import Encoding, PacketFile, PacketReader, transcode
 
 MOST_BYTES = 200_000_000  # of a video file, LeRobot's video_files_size_in_mb
@@ -57,10 +57,10 @@ class ExportCamera:
         self._reader: PacketReader | None = None
         self._file: PacketFile | None = None
         self._number = -1
-        self._why = self._refused(episodes)
+        self._why = self._find_copy_obstacle(episodes)
 
     @property
-    def copied(self) -> bool:
+    def copies_packets(self) -> bool:
         """Whether packets are copied unchanged."""
         return not self._why
 
@@ -74,10 +74,10 @@ class ExportCamera:
         clip = self._source.clip(episode, self.key)
         chosen = sample_indices(clip.frames)
         if clip.frames <= _SHORT:
-            return pixel_histogram(clip.pictures(chosen.tolist())), len(chosen)
+            return pixel_histogram(clip.decode_frames(chosen.tolist())), len(chosen)
         counts = np.zeros((3, 256), dtype=np.int64)
         for frame in chosen.tolist():
-            counts += pixel_histogram(clip.pictures([frame]))
+            counts += pixel_histogram(clip.decode_frames([frame]))
         return counts, len(chosen)
 
     def write(self, episode: int, path: Path) -> None:
@@ -104,14 +104,14 @@ class ExportCamera:
                 opened.close()
         self._file = self._reader = None
 
-    def feature(self, feature: dict[str, Any]) -> dict[str, Any]:
+    def describe_feature(self, feature: dict[str, Any]) -> dict[str, Any]:
         """Return the feature's entry of ``info.json``, with the properties of the written video."""
         given = feature.get("info") or feature.get("video_info") or {}
         told = {
             "video.height": self._coding.height,
             "video.width": self._coding.width,
-            "video.codec": self._coding.codec if self.copied else _AGAIN.codec,
-            "video.pix_fmt": self._coding.pix_fmt if self.copied else "yuv420p",
+            "video.codec": self._coding.codec if self.copies_packets else _AGAIN.codec,
+            "video.pix_fmt": self._coding.pix_fmt if self.copies_packets else "yuv420p",
             "video.is_depth_map": bool(given.get("video.is_depth_map", False)),
             "video.fps": self._source.info["fps"],
             "video.channels": 3,
@@ -123,11 +123,11 @@ class ExportCamera:
 
     def _add(self, episode: int, named: Any, *, alone: bool) -> tuple[int, int]:
         clip = self._source.clip(episode, self.key)
-        if not self.copied:
+        if not self.copies_packets:
             path = self._scratch / f"{self.key}-{episode}.mp4"
             transcode(clip.path, clip.start_s, clip.frames, path, _AGAIN, self._fps)
             clip = VideoClip(path=path, start_s=0.0, frames=clip.frames, fps=clip.fps)
-        reader = self._opened(clip.path)
+        reader = self._open_reader(clip.path)
         cut = reader.cut(clip.start_s, clip.frames, self._fps)
         if cut is None:
             raise DatasetError(f"{clip.path} changed while it was exported. Export again when nothing writes there.")
@@ -137,24 +137,24 @@ class ExportCamera:
             self._number += 1
             self._file = PacketFile(named(self._number), reader, cut.coding, self._fps)
         start = self._file.add(cut)
-        if not self.copied:
+        if not self.copies_packets:
             clip.path.unlink()
         return start, clip.frames
 
-    def _opened(self, path: Path) -> PacketReader:
+    def _open_reader(self, path: Path) -> PacketReader:
         if self._reader is None or self._reader.path != path:
             if self._reader is not None:
                 self._reader.close()
             self._reader = PacketReader(path)
         return self._reader
 
-    def _refused(self, episodes: Sequence[int]) -> str:
+    def _find_copy_obstacle(self, episodes: Sequence[int]) -> str:
         """Return the reason why packets cannot be copied; empty if they can."""
         kinds: set[str] = set()
         whole = 0
         for episode in episodes:
             clip = self._source.clip(episode, self.key)
-            reader = self._opened(clip.path)
+            reader = self._open_reader(clip.path)
             whole += reader.cut(clip.start_s, clip.frames, self._fps) is not None
             coding = self._coding = reader.coding
             kinds.add(f"{coding.codec} {coding.width}x{coding.height} {coding.pix_fmt}")
@@ -175,5 +175,5 @@ class TableCamera:
         """Count pixels of evenly spaced images of an episode."""
         chosen = sample_indices(table.num_rows)
         cells = table[self.key].take(pa.array(chosen)).to_pylist()
-        pictures = decoded_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
+        pictures = decode_cells(cells, where=f"{self._source.path}: {self.key} of episode {episode}")
         return pixel_histogram(pictures), len(chosen)

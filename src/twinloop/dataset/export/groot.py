@@ -13,9 +13,15 @@ from typing import Any
 
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps
-from twinloop.dataset.export.lerobot_parts import NumericFeatures, modality
-from twinloop.dataset.export.lerobot_v21 import DATA_PATH, place, write_v21
-from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
+from twinloop.dataset.export.lerobot_parts import NumericFeatures, build_modality
+from twinloop.dataset.export.lerobot_v21 import DATA_PATH, episode_path, write_v21
+from twinloop.dataset.export.protocol import (
+    Exporter,
+    ExportOptions,
+    ExportResult,
+    create_output_folder,
+    select_episodes,
+)
 from twinloop.dataset.export.source import open_source
 from twinloop.dataset.export.verification import FolderReader
 from twinloop.dataset.lerobot import layout
@@ -31,7 +37,7 @@ _SPANS = ("grouped", "each", "keep")
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Export a LeRobot folder of version 2 or 3 for GR00T; implements `Exporter.write`."""
     source = open_source(path)
-    episodes = chosen_episodes(options, source.episodes, where=path)
+    episodes = select_episodes(options, source.episodes, where=path)
     chosen = options.settings.get("spans", "grouped")
     if chosen not in _SPANS:
         raise InputError(f"spans={chosen}: give {', '.join(_SPANS)}.")
@@ -40,12 +46,12 @@ def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     kept = source.path / layout.MODALITY
     if chosen == "keep" and not kept.is_file():
         raise InputError(f"spans=keep, and {kept} does not exist. Leave it out, or give grouped or each.")
-    with fresh_folder(output) as stage:
+    with create_output_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
-        files = [stage / place(DATA_PATH, number) for number in range(len(episodes))]
-        _json(stage / layout.STATS, _statistics(source.features, files))
+        files = [stage / episode_path(DATA_PATH, number) for number in range(len(episodes))]
+        _write_json(stage / layout.STATS, _statistics(source.features, files))
         if chosen != "keep":
-            _json(stage / layout.MODALITY, modality(source.features, grouped=chosen == "grouped"))
+            _write_json(stage / layout.MODALITY, build_modality(source.features, grouped=chosen == "grouped"))
     left = [f"{key} are images in the table, which GR00T does not read" for key in source.image_keys]
     return ExportResult(output=output, episodes=episodes, frames=exported.frames, notes=(*exported.notes, *left))
 
@@ -59,7 +65,7 @@ def _statistics(features: Mapping[str, Any], files: Sequence[Path]) -> dict[str,
     return {key: {name: row[name] for name in _STATS} for key, row in stats.items()}
 
 
-def _json(path: Path, value: Any) -> None:
+def _write_json(path: Path, value: Any) -> None:
     replace_bytes(path, (dumps(value, indent=4) + "\n").encode())
 
 

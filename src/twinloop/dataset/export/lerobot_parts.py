@@ -20,13 +20,13 @@ from numpy.typing import NDArray
 from twinloop.core.documents import parse_json
 from twinloop.core.files import dumps
 from twinloop.dataset.edit.rows import (
-    chunks_of,
     column_slices,
-    matrix,
     numeric_features,
-    placed_frames,
-    remapped_tasks,
-    side_by_side,
+    read_chunks,
+    remap_tasks,
+    renumber_frames,
+    stack_features,
+    to_feature_arrays,
 )
 from twinloop.dataset.export.source import SourceV3, SourceV21
 from twinloop.dataset.lerobot import layout
@@ -37,7 +37,7 @@ from twinloop.dataset.lerobot.statistics import (
     column_stats,
     merge_moments,
     sorted_quantiles,
-    streamed_quantiles,
+    stream_quantiles,
     take_columns,
 )
 from twinloop.dataset.spec import STATE, TRUE_TIME
@@ -57,14 +57,14 @@ _PARTS = (
 _WORDS = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 
-def modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, Any]:
+def build_modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, Any]:
     """Return the content of ``modality.json``.
 
     Args:
         features: the features of ``info.json``.
         grouped: one span for all joints of a body part; otherwise one span per column.
     """
-    state = spans(features, STATE, grouped=grouped)
+    state = find_spans(features, STATE, grouped=grouped)
     further = {
         key.removeprefix("observation."): {"start": 0, "end": int(feature["shape"][0]), "original_key": key}
         for key, feature in features.items()
@@ -76,13 +76,13 @@ def modality(features: Mapping[str, Any], *, grouped: bool = True) -> dict[str, 
     videos = {key.removeprefix(_IMAGES): {"original_key": key} for key, f in features.items() if f["dtype"] == "video"}
     return {
         "state": {**state, **{key: span for key, span in further.items() if key not in state}},
-        "action": spans(features, "action", grouped=grouped),
+        "action": find_spans(features, "action", grouped=grouped),
         "video": videos,
         "annotation": dict(TASK),
     }
 
 
-def spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, dict[str, int]]:
+def find_spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, dict[str, int]]:
     """Return the column spans of a vector feature by name, in order; one span if its columns have no names."""
     if key not in features:
         return {}
@@ -91,10 +91,10 @@ def spans(features: Mapping[str, Any], key: str, *, grouped: bool) -> dict[str, 
     if len(names) != width:
         return {"joints": {"start": 0, "end": width}}
     known = {name.removesuffix(".pos") for name in flat_names(features.get("action", {}).get("names"))}
-    return _joined([part(name) if grouped and (name in known or not known) else name for name in names])
+    return _join_labels([body_part(name) if grouped and (name in known or not known) else name for name in names])
 
 
-def part(joint: str) -> str:
+def body_part(joint: str) -> str:
     """Return the body part of a joint, such as ``single_arm``, ``right_hand`` or ``waist``."""
     words = " ".join(word.lower() for word in _WORDS.findall(joint))
     limb = next((name for name, pattern in _PARTS if re.search(pattern, words)), "arm")
@@ -104,7 +104,7 @@ def part(joint: str) -> str:
     return "single_arm" if limb == "arm" else limb
 
 
-def _joined(labels: Sequence[str]) -> dict[str, dict[str, int]]:
+def _join_labels(labels: Sequence[str]) -> dict[str, dict[str, int]]:
     """Return one span per run of equal labels; later runs of a label are named ``LABEL_again1`` and so on."""
     found: dict[str, dict[str, int]] = {}
     last = ""
@@ -118,7 +118,7 @@ def _joined(labels: Sequence[str]) -> dict[str, dict[str, int]]:
     return found
 
 
-def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
+def select_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[list[str], dict[int, int]]:
     """Return the task texts of the exported episodes (all texts if all episodes are), and new task indices by old."""
     used = set(range(len(source.tasks)))
     if list(episodes) != list(source.episodes):
@@ -128,17 +128,17 @@ def kept_tasks(source: SourceV3 | SourceV21, episodes: Sequence[int]) -> tuple[l
     return [source.tasks[index] for index in order], {old: new for new, old in enumerate(order)}
 
 
-def side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
+def copy_side_files(source: SourceV3 | SourceV21, stage: Path) -> None:
     """Copy unit map, licence files and ``modality.json`` (created if missing) to the export."""
     named = [source.path / name for name in (layout.UNIT_MAP, layout.MODALITY)]
     for path in [*named, *sorted(source.path.glob("LICENSE*"))]:
         if path.is_file() and path.resolve().is_relative_to(source.path.resolve()):
             replace_bytes(stage / path.relative_to(source.path), path.read_bytes())
     if not (stage / layout.MODALITY).exists():
-        replace_bytes(stage / layout.MODALITY, (dumps(modality(source.features), indent=2) + "\n").encode())
+        replace_bytes(stage / layout.MODALITY, (dumps(build_modality(source.features), indent=2) + "\n").encode())
 
 
-def renumbered(
+def renumber_episode(
     source: SourceV3 | SourceV21, episode: int, *, number: int, start: int, tasks: Mapping[int, int]
 ) -> pa.Table:
     """Return an episode's frames with their indices in the exported dataset.
@@ -158,8 +158,8 @@ def renumbered(
     require_columns(stored, table.column_names, where=where)
     named = dict(enumerate(source.tasks))
     texts = {text: tasks[old] for old, text in named.items() if old in tasks}
-    new = remapped_tasks(table, named, texts, where=where)
-    return placed_frames(table, table.schema, index=number, start=start, tasks=new, where=where)
+    new = remap_tasks(table, named, texts, where=where)
+    return renumber_frames(table, table.schema, index=number, start=start, tasks=new, where=where)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,12 +178,12 @@ class NumericFeatures:
         return cls(widths=widths, where=column_slices(widths), shapes=shapes)
 
     def matrix(self, table: pa.Table, *, where: str) -> NDArray[np.float64]:
-        """Return all numeric features of an episode as ``(T, columns)``; raises as `edit.rows.matrix`."""
-        return side_by_side(matrix(table, self.widths, where=where))
+        """Return all numeric features of an episode as ``(T, columns)``; raises as `edit.rows.to_feature_arrays`."""
+        return stack_features(to_feature_arrays(table, self.widths, where=where))
 
     def episode_stats(self, values: NDArray[np.float64]) -> dict[str, Any]:
         """Return one episode's statistics by feature, from its `matrix`."""
-        return self._stats(Moments.of(values), self._levels(np.sort(values, axis=0)))
+        return self._stats(Moments.of(values), self._quantiles(np.sort(values, axis=0)))
 
     def dataset_stats(self, moments: Sequence[Moments], files: Sequence[Path]) -> dict[str, Any]:
         """Return the exact entries of ``stats.json``, with quantiles, from two passes over the data files.
@@ -191,19 +191,19 @@ class NumericFeatures:
         Columns of float64 or of whole numbers that are negative or at least 2^32 are read into memory as a whole.
         """
         total = merge_moments(moments)
-        first = next(chunks_of(files[:1], self.widths))
+        first = next(read_chunks(files[:1], self.widths))
         passing = {
             key: width
             for key, width in self.widths.items()
-            if _counted(first[key].dtype, take_columns(total, self.where[key]))
+            if _can_stream_quantiles(first[key].dtype, take_columns(total, self.where[key]))
         }
-        levels = streamed_quantiles(lambda: chunks_of(files, passing), total.count) if passing else {}
+        levels = stream_quantiles(lambda: read_chunks(files, passing), total.count) if passing else {}
         for key in self.widths.keys() - passing.keys():
-            held = np.vstack([part[key] for part in chunks_of(files, {key: self.widths[key]})]).astype(np.float64)
+            held = np.vstack([part[key] for part in read_chunks(files, {key: self.widths[key]})]).astype(np.float64)
             levels[key] = sorted_quantiles(np.sort(held, axis=0))
         return self._stats(total, levels)
 
-    def _levels(self, ordered: NDArray[np.float64]) -> dict[str, dict[str, NDArray[np.float64]]]:
+    def _quantiles(self, ordered: NDArray[np.float64]) -> dict[str, dict[str, NDArray[np.float64]]]:
         return {key: sorted_quantiles(ordered[:, where]) for key, where in self.where.items()}
 
     def _stats(self, moments: Moments, levels: Mapping[str, Mapping[str, NDArray[np.float64]]]) -> dict[str, Any]:
@@ -215,7 +215,7 @@ class NumericFeatures:
         return stats
 
 
-def described(schema: pa.Schema, *, lists: str) -> pa.Schema:
+def set_list_type(schema: pa.Schema, *, lists: str) -> pa.Schema:
     """Return the schema with the name of the list type that a version of the ``datasets`` library expects.
 
     Args:
@@ -226,19 +226,19 @@ def described(schema: pa.Schema, *, lists: str) -> pa.Schema:
     if note is None:
         return schema.remove_metadata()
     return schema.with_metadata(
-        {b"huggingface": json.dumps(_lists(parse_json(note, where="the note of the columns"), lists)).encode()}
+        {b"huggingface": json.dumps(_rename_lists(parse_json(note, where="the note of the columns"), lists)).encode()}
     )
 
 
-def _lists(value: Any, name: str) -> Any:
+def _rename_lists(value: Any, name: str) -> Any:
     if isinstance(value, dict):
-        plain = {key: _lists(item, name) for key, item in value.items()}
+        plain = {key: _rename_lists(item, name) for key, item in value.items()}
         return {**plain, "_type": name} if plain.get("_type") in ("List", "Sequence") else plain
-    return [_lists(item, name) for item in value] if isinstance(value, list) else value
+    return [_rename_lists(item, name) for item in value] if isinstance(value, list) else value
 
 
-def _counted(kind: np.dtype[Any], moments: Moments) -> bool:
-    """Return whether `streamed_quantiles` supports values of this type and range."""
+def _can_stream_quantiles(kind: np.dtype[Any], moments: Moments) -> bool:
+    """Return whether `stream_quantiles` supports values of this type and range."""
     if kind.kind in "iu":
         return bool(moments.low.min() >= 0 and moments.high.max() < 2**32)
     return kind == np.float32 or kind.kind == "b"

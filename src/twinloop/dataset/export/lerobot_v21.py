@@ -17,15 +17,21 @@ import pyarrow.parquet as pq
 
 from twinloop.core.files import dumps
 from twinloop.dataset.export.cameras import ExportCamera, TableCamera
-from twinloop.dataset.export.lerobot_parts import NumericFeatures, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.lerobot_parts import (
+    NumericFeatures,
+    copy_side_files,
+    renumber_episode,
+    select_tasks,
+    set_list_type,
+)
 from twinloop.dataset.export.protocol import (
     PICTURES,
     Exporter,
     ExportOptions,
     ExportResult,
-    chosen_episodes,
-    fresh_folder,
-    wants_pictures,
+    create_output_folder,
+    includes_videos,
+    select_episodes,
 )
 from twinloop.dataset.export.source import EPISODE_FACTS, SourceV3, SourceV21, open_source
 from twinloop.dataset.export.verification import FolderReader
@@ -41,9 +47,9 @@ CHUNK = 1000  # episodes per chunk folder, LeRobot's DEFAULT_CHUNK_SIZE
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Export a LeRobot folder of version 2 or 3 as v2.1; implements `Exporter.write`."""
-    source = open_source(path, pictures=wants_pictures(options))
-    episodes = chosen_episodes(options, source.episodes, where=path)
-    with fresh_folder(output) as stage:
+    source = open_source(path, pictures=includes_videos(options))
+    episodes = select_episodes(options, source.episodes, where=path)
+    with create_output_folder(output) as stage:
         exported = write_v21(source, episodes, stage)
     return ExportResult(output=output, episodes=episodes, frames=exported.frames, notes=exported.notes)
 
@@ -53,47 +59,47 @@ def write_v21(source: SourceV3 | SourceV21, episodes: Sequence[int], stage: Path
     with tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         tables = [TableCamera(source, key) for key in source.image_keys]
-        tasks, kept = kept_tasks(source, episodes)
+        tasks, kept = select_tasks(source, episodes)
         numeric = NumericFeatures.of(source.features)
         rows, stats, start = [], [], 0
         for number, episode in enumerate(episodes):
-            table = renumbered(source, episode, number=number, start=start, tasks=kept)
-            _write_table(stage / place(DATA_PATH, number), table)
+            table = renumber_episode(source, episode, number=number, start=start, tasks=kept)
+            _write_table(stage / episode_path(DATA_PATH, number), table)
             pictures = {camera.key: camera.histogram(episode) for camera in cameras}
             pictures |= {camera.key: camera.histogram(episode, table) for camera in tables}
             for camera in cameras:
-                camera.write(episode, stage / place(VIDEO_PATH, number, camera.key))
+                camera.write(episode, stage / episode_path(VIDEO_PATH, number, camera.key))
             texts = [tasks[index] for index in dict.fromkeys(table["task_index"].to_pylist())]
             rows.append({"episode_index": number, "tasks": texts, "length": table.num_rows})
             row = numeric.episode_stats(numeric.matrix(table, where=f"Episode {episode} of {source.path}"))
             row |= {key: image_stats(counts, frames) for key, (counts, frames) in pictures.items()}
             stats.append({"episode_index": number, "stats": row})
             start += table.num_rows
-    _lines(stage / EPISODES, rows)
-    _lines(stage / EPISODES_STATS, stats)
-    _lines(stage / TASKS, [{"task_index": index, "task": text} for index, text in enumerate(tasks)])
-    info = v21_info(source, cameras, episodes=len(episodes), frames=start, tasks=len(tasks))
+    _write_lines(stage / EPISODES, rows)
+    _write_lines(stage / EPISODES_STATS, stats)
+    _write_lines(stage / TASKS, [{"task_index": index, "task": text} for index, text in enumerate(tasks)])
+    info = build_v21_info(source, cameras, episodes=len(episodes), frames=start, tasks=len(tasks))
     replace_bytes(stage / layout.INFO, (dumps(info, indent=4) + "\n").encode())
-    side_files(source, stage)
-    facts = dict(source.facts())
+    copy_side_files(source, stage)
+    facts = dict(source.read_extra_columns())
     if any(facts.get(episode) for episode in episodes):
-        _lines(stage / EPISODE_FACTS, [{"episode_index": n, **facts[e]} for n, e in enumerate(episodes)])
+        _write_lines(stage / EPISODE_FACTS, [{"episode_index": n, **facts[e]} for n, e in enumerate(episodes)])
     notes = (source.absent, *(camera.note for camera in cameras))
     return ExportResult(
         output=stage, episodes=tuple(episodes), frames=start, notes=tuple(note for note in notes if note)
     )
 
 
-def place(template: str, episode: int, key: str = "") -> str:
+def episode_path(template: str, episode: int, key: str = "") -> str:
     """Return the relative path of an episode's file."""
     return template.format(episode_chunk=episode // CHUNK, episode_index=episode, video_key=key)
 
 
-def v21_info(
+def build_v21_info(
     source: SourceV3 | SourceV21, cameras: Sequence[ExportCamera], *, episodes: int, frames: int, tasks: int
 ) -> dict[str, Any]:
     """Return the content of ``meta/info.json``; other keys of the source are kept."""
-    changed = {camera.key: camera.feature(source.features[camera.key]) for camera in cameras}
+    changed = {camera.key: camera.describe_feature(source.features[camera.key]) for camera in cameras}
     gone = ("data_files_size_in_mb", "video_files_size_in_mb")
     return {
         **{key: value for key, value in source.info.items() if key not in gone},
@@ -113,11 +119,11 @@ def v21_info(
 
 def _write_table(path: Path, table: pa.Table) -> None:
     buffer = io.BytesIO()
-    pq.write_table(table.cast(described(table.schema, lists="Sequence")), buffer)
+    pq.write_table(table.cast(set_list_type(table.schema, lists="Sequence")), buffer)
     replace_bytes(path, buffer.getvalue())
 
 
-def _lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     replace_bytes(path, "".join(dumps(dict(row)) + "\n" for row in rows).encode())
 
 

@@ -19,15 +19,21 @@ import pyarrow.parquet as pq
 from twinloop.core.files import dumps
 from twinloop.dataset.edit.rows import DataFile
 from twinloop.dataset.export.cameras import MOST_BYTES, Counts, ExportCamera, TableCamera
-from twinloop.dataset.export.lerobot_parts import NumericFeatures, described, kept_tasks, renumbered, side_files
+from twinloop.dataset.export.lerobot_parts import (
+    NumericFeatures,
+    copy_side_files,
+    renumber_episode,
+    select_tasks,
+    set_list_type,
+)
 from twinloop.dataset.export.protocol import (
     PICTURES,
     Exporter,
     ExportOptions,
     ExportResult,
-    chosen_episodes,
-    fresh_folder,
-    wants_pictures,
+    create_output_folder,
+    includes_videos,
+    select_episodes,
 )
 from twinloop.dataset.export.source import SourceV3, SourceV21, open_source
 from twinloop.dataset.export.verification import FolderReader
@@ -43,9 +49,9 @@ _ROWS = 1000  # episodes per file of the episode table; our choice
 
 def write(path: Path, output: Path, options: ExportOptions) -> ExportResult:
     """Export a LeRobot folder of version 2 or 3 as v3.0; implements `Exporter.write`."""
-    source = open_source(path, pictures=wants_pictures(options))
-    episodes = chosen_episodes(options, source.episodes, where=path)
-    with fresh_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
+    source = open_source(path, pictures=includes_videos(options))
+    episodes = select_episodes(options, source.episodes, where=path)
+    with create_output_folder(output) as stage, tempfile.TemporaryDirectory(dir=stage, prefix=".export-") as scratch:
         cameras = [ExportCamera(source, key, episodes, Path(scratch)) for key in source.video_keys]
         work = _FolderWriter(source, stage, cameras)
         work.write(episodes)
@@ -71,12 +77,12 @@ class _FolderWriter:
     _schema: pa.Schema | None = None
 
     def write(self, episodes: Sequence[int]) -> None:
-        tasks, kept = kept_tasks(self.source, episodes)
-        facts = dict(self.source.facts())
+        tasks, kept = select_tasks(self.source, episodes)
+        facts = dict(self.source.read_extra_columns())
         numeric = NumericFeatures.of(self.source.features)
         tables = [TableCamera(self.source, key) for key in self.source.image_keys]
         for number, episode in enumerate(episodes):
-            table = renumbered(self.source, episode, number=number, start=self.frames, tasks=kept)
+            table = renumber_episode(self.source, episode, number=number, start=self.frames, tasks=kept)
             values = numeric.matrix(table, where=f"Episode {episode} of {self.source.path}")
             counts = {camera.key: camera.histogram(episode) for camera in self.cameras}
             counts |= {camera.key: camera.histogram(episode, table) for camera in tables}
@@ -125,11 +131,11 @@ class _FolderWriter:
 
     def _write_frames(self, table: pa.Table) -> int:
         """Append an episode to the open data file, or to a new one if that is full; return the file's number."""
-        schema = self._schema = self._schema or described(table.schema, lists="List")
+        schema = self._schema = self._schema or set_list_type(table.schema, lists="List")
         if self._data is None or self._data.bytes > _MOST_DATA:
             if self._data is not None:
                 self._data.close()
-            path = self.stage / layout.of_block(layout.DATA_PATH, len(self.files))
+            path = self.stage / layout.block_path(layout.DATA_PATH, len(self.files))
             self._data = DataFile(path, schema)
             self.files.append(path)
         self._data.add(table.select(schema.names).cast(schema))
@@ -140,23 +146,23 @@ class _FolderWriter:
             self._data.close()
         for camera in self.cameras:
             camera.finish()
-        table = pa.Table.from_pylist(_same_keys(self.rows))
+        table = pa.Table.from_pylist(_fill_missing_keys(self.rows))
         for file in range(-(-len(table) // _ROWS)):
             part = table.slice(file * _ROWS, _ROWS)
-            write_groups(self.stage / layout.of_block(layout.EPISODES_PATH, file), part, [part.num_rows])
+            write_groups(self.stage / layout.block_path(layout.EPISODES_PATH, file), part, [part.num_rows])
         stats = numeric.dataset_stats(self.moments, self.files)
         stats |= {key: image_stats(*count) for key, count in self.pictures.items()}
-        self._json(layout.STATS, stats)
-        self._json(layout.INFO, self._info(tasks))
+        self._write_json(layout.STATS, stats)
+        self._write_json(layout.INFO, self._info(tasks))
         buffer = io.BytesIO()
         pq.write_table(tasks_table(tasks), buffer)
         replace_bytes(self.stage / layout.TASKS, buffer.getvalue())
-        side_files(self.source, self.stage)
+        copy_side_files(self.source, self.stage)
 
     def _info(self, tasks: Sequence[str]) -> dict[str, Any]:
         """Return the content of ``meta/info.json``; other keys of the source are kept."""
         source, gone = self.source, ("total_chunks", "total_videos")
-        changed = {camera.key: camera.feature(source.features[camera.key]) for camera in self.cameras}
+        changed = {camera.key: camera.describe_feature(source.features[camera.key]) for camera in self.cameras}
         return {
             **{key: value for key, value in source.info.items() if key not in gone},
             "codebase_version": "v3.0",
@@ -172,11 +178,11 @@ class _FolderWriter:
             "features": {key: changed.get(key, feature) for key, feature in source.features.items()},
         }
 
-    def _json(self, name: str, value: Any) -> None:
+    def _write_json(self, name: str, value: Any) -> None:
         replace_bytes(self.stage / name, (dumps(value, indent=2) + "\n").encode())
 
 
-def _same_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fill_missing_keys(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the rows with the same keys in each; missing values are None."""
     keys = dict.fromkeys(key for row in rows for key in row)
     return [{key: row.get(key) for key in keys} for row in rows]

@@ -24,8 +24,14 @@ from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.dataset.export import mcap_messages as messages
-from twinloop.dataset.export.mcap_entries import CAMERA, DATASET, McapMessage, entries, nanoseconds
-from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
+from twinloop.dataset.export.mcap_entries import CAMERA, DATASET, McapMessage, list_message_streams, to_nanoseconds
+from twinloop.dataset.export.protocol import (
+    Exporter,
+    ExportOptions,
+    ExportResult,
+    create_output_folder,
+    select_episodes,
+)
 from twinloop.dataset.export.streams import (
     NOTHING,
     PICTURES,
@@ -34,7 +40,7 @@ from twinloop.dataset.export.streams import (
     ExportSelection,
     GroundTruth,
     open_reader,
-    read_asked,
+    read_selection,
     require_absent,
 )
 
@@ -57,10 +63,10 @@ class McapReader:
 
     def __init__(self, path: Path) -> None:
         files = sorted(path.glob("*.mcap")) if path.is_dir() else [path]
-        self._spans = [span for file in files for span in _spans(file)]
+        self._spans = [span for file in files for span in _read_spans(file)]
         if not self._spans:
             raise DatasetError(f"{path} holds no episode that twinloop exported as MCAP.")
-        self._features = _features(files[0])
+        self._features = _read_features(files[0])
 
     @property
     def lengths(self) -> Sequence[int]:
@@ -71,28 +77,28 @@ class McapReader:
     def cameras(self) -> Sequence[str]:
         """Feature keys of the exported cameras."""
         keys = [key for key, entry in self._features.items() if entry["dtype"] in ("video", "image")]
-        return [key for key in keys if self._messages(0, CAMERA + key.removeprefix(PICTURES))]
+        return [key for key in keys if self._read_messages(0, CAMERA + key.removeprefix(PICTURES))]
 
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+    def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
         """Return all numeric features of one frame by feature key."""
         found: dict[str, NDArray[Any]] = {}
         for key, entry in self._features.items():
-            if rows := self._messages(episode, DATASET + key):
+            if rows := self._read_messages(episode, DATASET + key):
                 values = [
                     np.nan if value is None else value for name, value in rows[frame].items() if name != "timestamp"
                 ]
                 found[key] = np.array(values, dtype=np.float64).astype(entry["dtype"])
         return found
 
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+    def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
         """Return one image ``(height, width, 3)`` of a camera."""
-        return self._pictures(episode, camera)[frame]
+        return self._read_images(episode, camera)[frame]
 
     @functools.lru_cache(maxsize=64)  # noqa: B019 - the object lives as long as a comparison
-    def _messages(self, episode: int, topic: str) -> list[dict[str, Any]]:
+    def _read_messages(self, episode: int, topic: str) -> list[dict[str, Any]]:
         span = self._spans[episode]
         with span.path.open("rb") as file:
-            found = [message for _, _, message in _reader(file).iter_messages(topics=[topic])]
+            found = [message for _, _, message in _make_mcap_reader(file).iter_messages(topics=[topic])]
         return [
             parse_json(message.data, where=f"a message of {topic}")
             for message in found
@@ -100,17 +106,17 @@ class McapReader:
         ]
 
     @functools.lru_cache(maxsize=1)  # noqa: B019
-    def _pictures(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
-        rows = self._messages(episode, CAMERA + camera.removeprefix(PICTURES))
+    def _read_images(self, episode: int, camera: str) -> list[NDArray[np.uint8]]:
+        rows = self._read_messages(episode, CAMERA + camera.removeprefix(PICTURES))
         data, form = [base64.b64decode(row["data"]) for row in rows], rows[0]["format"]
         if form not in _DECODERS:
             from PIL import Image
 
             return [np.asarray(Image.open(io.BytesIO(part)).convert("RGB")) for part in data]
-        return decoded(data, _DECODERS[form])
+        return decode_samples(data, _DECODERS[form])
 
 
-def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
+def decode_samples(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
     """Decode the images of one episode's video samples.
 
     Raises:
@@ -127,7 +133,7 @@ def decoded(samples: Sequence[bytes], codec: str) -> list[NDArray[np.uint8]]:
     return [frame.to_ndarray(format="rgb24") for frame in frames]
 
 
-def play(path: Path) -> McapReader:
+def open_export(path: Path) -> McapReader:
     """Open an exported file or folder for reading.
 
     Raises:
@@ -137,7 +143,7 @@ def play(path: Path) -> McapReader:
     return McapReader(path)
 
 
-def _reader(file: Any) -> Any:
+def _make_mcap_reader(file: Any) -> Any:
     try:
         from mcap.reader import make_reader  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -147,9 +153,9 @@ def _reader(file: Any) -> Any:
     return make_reader(file)
 
 
-def _spans(path: Path) -> list[_Span]:
+def _read_spans(path: Path) -> list[_Span]:
     with path.open("rb") as file:
-        rows = [record.metadata for record in _reader(file).iter_metadata() if record.name == METADATA]
+        rows = [record.metadata for record in _make_mcap_reader(file).iter_metadata() if record.name == METADATA]
     rows.sort(key=lambda row: int(row["first_ns"]))
     starts = [int(row["first_ns"]) for row in rows]
     ends = [*starts[1:], 1 << 62]
@@ -159,9 +165,9 @@ def _spans(path: Path) -> list[_Span]:
     ]
 
 
-def _features(path: Path) -> dict[str, Any]:
+def _read_features(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
-        for attachment in _reader(file).iter_attachments():
+        for attachment in _make_mcap_reader(file).iter_attachments():
             if attachment.name == FEATURES:
                 return parse_json(attachment.data, where=f"{path}: {FEATURES}")["features"]
     raise DatasetError(f"{path} was not exported by twinloop: it has no {FEATURES}.")
@@ -183,15 +189,15 @@ def export_mcap(source: Path, output: Path, options: ExportOptions, *, truth: Gr
     """
     _import_writer()
     reader = open_reader(source)
-    episodes = chosen_episodes(options, range(len(reader)), where=source)
-    asked = read_asked(reader, options, truth, name="mcap")
+    episodes = select_episodes(options, range(len(reader)), where=source)
+    asked = read_selection(reader, options, truth, name="mcap")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".mcap":
         require_absent(output)
         notes.update(dict.fromkeys(_write_file(output, asked, episodes)))
     else:
         episodes = tuple(sorted(episodes))  # as their files are
-        with fresh_folder(output) as stage:
+        with create_output_folder(output) as stage:
             for index in episodes:
                 notes.update(dict.fromkeys(_write_file(stage / f"episode_{index:06d}.mcap", asked, [index])))
     frames = int(sum(reader.lengths[list(episodes)]))
@@ -211,21 +217,21 @@ def _import_writer() -> Any:
 
 def _write_file(path: Path, asked: ExportSelection, episodes: Sequence[int]) -> list[str]:
     reader, notes, begin = asked.reader, [], 0
-    with atomic_open(path) as file, _opened(file) as target:
+    with atomic_open(path) as file, _open_writer(file) as target:
         target.attach(UNIT_MAP, None if reader.units is None else reader.units.to_json())
         target.attach(FEATURES, {"fps": reader.fps, "features": reader.info["features"]})
         for index in episodes:
             streams = EpisodeStreams(reader, index)
-            zero = begin - int(nanoseconds(_earliest(streams, asked.truth)))
+            zero = begin - int(to_nanoseconds(_earliest_time(streams, asked.truth)))
             target.describe(streams, zero)
-            found = entries(streams, asked.truth, asked.cameras, zero, notes, copied=asked.copied)
+            found = list_message_streams(streams, asked.truth, asked.cameras, zero, notes, copied=asked.copied)
             for entry in heapq.merge(*found, key=lambda entry: entry.at):
                 target.add(entry)
             begin = target.last + _APART_NS
     return notes
 
 
-def _earliest(streams: EpisodeStreams, truth: GroundTruth) -> NDArray[np.float64]:
+def _earliest_time(streams: EpisodeStreams, truth: GroundTruth) -> NDArray[np.float64]:
     """Return the earliest time of an episode in s; signals or events may start before the first frame."""
     signals = [channel.time[0] for channel in streams.signals() if len(channel.time)]
     events = [event.time for event in truth.events(streams.index)]
@@ -233,7 +239,7 @@ def _earliest(streams: EpisodeStreams, truth: GroundTruth) -> NDArray[np.float64
 
 
 @contextmanager
-def _opened(file: Any) -> Iterator[_McapFile]:
+def _open_writer(file: Any) -> Iterator[_McapFile]:
     writer = _import_writer().Writer(file)
     writer.start(profile="", library="twinloop")
     yield _McapFile(writer)
@@ -262,7 +268,7 @@ class _McapFile:
             "name": streams.name,
             "frames": str(streams.length),
             "fps": f"{streams.reader.fps:g}",
-            "first_ns": str(int(nanoseconds(streams.time[0])) + zero),
+            "first_ns": str(int(to_nanoseconds(streams.time[0])) + zero),
             "zero_ns": str(zero),
             "robot_type": str(streams.reader.info.get("robot_type") or ""),
             "tasks": dumps(streams.tasks),
@@ -276,7 +282,7 @@ class _McapFile:
             schema = self._schema(entry)
             self._topics[entry.topic] = self._writer.register_channel(entry.topic, "json", schema)
         count = self._counts[entry.topic]
-        data = messages.encoded(entry.message)
+        data = messages.encode_message(entry.message)
         self._writer.add_message(self._topics[entry.topic], entry.at, data, entry.at, count)
         self._counts[entry.topic] += 1
         self.last = max(self.last, entry.at)
@@ -293,6 +299,6 @@ EXPORTER = Exporter(
     meaning="MCAP for Foxglove: images, joints, readings, contacts and logs over time (.mcap or a folder)",
     lost="statistics and the exact simulator states",
     write=export_mcap,
-    play=play,
+    play=open_export,
     settings=STREAM_SETTINGS,
 )

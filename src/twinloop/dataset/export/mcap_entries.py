@@ -33,12 +33,12 @@ class McapMessage:
     message: messages.Message
 
 
-def nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
+def to_nanoseconds(time: NDArray[np.float64]) -> NDArray[np.int64]:
     """Convert times in s to integer nanoseconds."""
     return np.rint(np.asarray(time, dtype=np.float64) * _NS).astype(np.int64)
 
 
-def entries(
+def list_message_streams(
     streams: EpisodeStreams, truth: GroundTruth, cameras: Sequence[str], zero: int, notes: list[str], *, copied: bool
 ) -> list[Iterator[McapMessage]]:
     """Return one iterator of messages per topic.
@@ -48,62 +48,65 @@ def entries(
         notes: list to which remarks are added.
         copied: whether video packets are copied if possible.
     """
-    at = (nanoseconds(streams.time) + zero).tolist()
+    at = (to_nanoseconds(streams.time) + zero).tolist()
     found = [
-        _log(streams, truth, zero),
-        *(_numbers(DATASET + channel.name, channel, zero) for channel in streams.features()),
-        *(_joints(channel, zero) for channel in streams.joints_si(truth.command)),
-        *(_numbers(SIGNALS + channel.name, channel, zero) for channel in streams.signals()),
+        _log_messages(streams, truth, zero),
+        *(_number_messages(DATASET + channel.name, channel, zero) for channel in streams.features()),
+        *(_joint_messages(channel, zero) for channel in streams.joints_si(truth.command)),
+        *(_number_messages(SIGNALS + channel.name, channel, zero) for channel in streams.signals()),
     ]
     if not any(True for _ in streams.joints_si()):
         notes.append("joint units unknown: no joint states in rad, only the dataset's numbers")
     bodies = truth.bodies(streams.index)
     if bodies is not None:
-        found += [_shapes(bodies, at), _transforms(bodies, at)]
-    found += _contacts(streams, at)
+        found += [_shape_messages(bodies, at), _transform_messages(bodies, at)]
+    found += _contact_messages(streams, at)
     for camera in cameras:
-        found += [_pictures(streams, camera, at, notes, copied=copied), *_calibrations(streams, camera, at)]
+        found += [
+            _image_messages(streams, camera, at, notes, copied=copied),
+            *_calibration_messages(streams, camera, at),
+        ]
     return found
 
 
-def _foxglove(at: int, topic: str, schema: str, message: messages.Message) -> McapMessage:
+def _foxglove_message(at: int, topic: str, schema: str, message: messages.Message) -> McapMessage:
     return McapMessage(at=at, topic=topic, schema=schema, definition=SCHEMAS[schema], message=message)
 
 
-def _log(streams: EpisodeStreams, truth: GroundTruth, zero: int) -> Iterator[McapMessage]:
+def _log_messages(streams: EpisodeStreams, truth: GroundTruth, zero: int) -> Iterator[McapMessage]:
     events = sorted([*streams.events(), *truth.events(streams.index)], key=lambda event: event.time)
     for event in events:
-        at = int(nanoseconds(np.array(event.time))) + zero
-        yield _foxglove(at, "/log", "foxglove.Log", messages.log(at, event))
+        at = int(to_nanoseconds(np.array(event.time))) + zero
+        yield _foxglove_message(at, "/log", "foxglove.Log", messages.make_log_message(at, event))
 
 
-def _numbers(topic: str, channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
-    fields, definition = messages.fields_of(channel.columns), messages.numbers_schema(channel)
+def _number_messages(topic: str, channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
+    fields, definition = messages.field_names(channel.columns), messages.numbers_schema(channel)
     schema = "twinloop" + topic.replace("/", ".")
-    for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
-        message = messages.numbers(at, fields, row)
+    for at, row in zip((to_nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
+        message = messages.make_numbers_message(at, fields, row)
         yield McapMessage(at=at, topic=topic, schema=schema, definition=definition, message=message)
 
 
-def _joints(channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
+def _joint_messages(channel: TimeSeries, zero: int) -> Iterator[McapMessage]:
     quantity = "position" if channel.units[0] in ("rad", "m") else "effort"
-    for at, row in zip((nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
-        message = messages.joint_states(at, channel.columns, row, quantity)
-        yield _foxglove(at, JOINTS + channel.name, "foxglove.JointStates", message)
+    for at, row in zip((to_nanoseconds(channel.time) + zero).tolist(), channel.values.tolist(), strict=True):
+        message = messages.make_joint_states(at, channel.columns, row, quantity)
+        yield _foxglove_message(at, JOINTS + channel.name, "foxglove.JointStates", message)
 
 
-def _shapes(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
-    yield _foxglove(at[0], "/scene", "foxglove.SceneUpdate", messages.shapes_scene(at[0], bodies))
+def _shape_messages(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
+    yield _foxglove_message(at[0], "/scene", "foxglove.SceneUpdate", messages.make_shapes_scene(at[0], bodies))
 
 
-def _transforms(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
+def _transform_messages(bodies: BodyPoses, at: Sequence[int]) -> Iterator[McapMessage]:
     for frame, when in enumerate(at):
         poses = zip(bodies.names, bodies.position[frame].tolist(), bodies.quaternion[frame].tolist(), strict=True)
-        message = {"transforms": [messages.transform(when, *pose) for pose in poses]}
-        yield _foxglove(when, "/tf", "foxglove.FrameTransforms", message)
+        message = {"transforms": [messages.make_transform(when, *pose) for pose in poses]}
+        yield _foxglove_message(when, "/tf", "foxglove.FrameTransforms", message)
 
 
-def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapMessage]]:
+def _contact_messages(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapMessage]]:
     """Return the contacts as numbers and as arrows, with one message per frame even without contacts."""
     table = streams.rows(f"{PREFIX}/contacts", _CONTACTS)
     if table is None:
@@ -114,30 +117,34 @@ def _contacts(streams: EpisodeStreams, at: Sequence[int]) -> list[Iterator[McapM
 
     def said(topic: str, schema: str, make: Any) -> Iterator[McapMessage]:
         for frame, when in enumerate(at):
-            yield _foxglove(when, topic, schema, make(when, frames.get(frame, [])))
+            yield _foxglove_message(when, topic, schema, make(when, frames.get(frame, [])))
 
     return [
-        said("/contacts", "twinloop.Contacts", messages.contacts_numbers),
-        said("/contacts/arrows", "foxglove.SceneUpdate", messages.contacts_scene),
+        said("/contacts", "twinloop.Contacts", messages.make_contacts_message),
+        said("/contacts/arrows", "foxglove.SceneUpdate", messages.make_contacts_scene),
     ]
 
 
-def _pictures(
+def _image_messages(
     streams: EpisodeStreams, camera: str, at: Sequence[int], notes: list[str], *, copied: bool
 ) -> Iterator[McapMessage]:
     clip = streams.clip(camera)
-    samples = video.copied_samples(clip) if clip is not None and copied else None
+    samples = video.copy_samples(clip) if clip is not None and copied else None
     if samples is not None:
         schema, form, content = "foxglove.CompressedVideo", samples.format, iter(samples.data)
     else:
-        schema, form, content = "foxglove.CompressedImage", "jpeg", map(video.jpeg, streams.pictures(camera))
+        schema, form, content = (
+            "foxglove.CompressedImage",
+            "jpeg",
+            map(video.encode_jpeg, streams.decode_images(camera)),
+        )
         if copied:
             notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
     for when, data in zip(at, content, strict=True):
-        yield _foxglove(when, CAMERA + camera, schema, messages.picture(when, camera, data, form))
+        yield _foxglove_message(when, CAMERA + camera, schema, messages.make_image_message(when, camera, data, form))
 
 
-def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
+def _calibration_messages(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> list[Iterator[McapMessage]]:
     """Return intrinsics and pose of a camera at each image; empty without annotations."""
     table = streams.rows(f"{PREFIX}/cameras", _CAMERAS)
     if table is None:
@@ -147,13 +154,13 @@ def _calibrations(streams: EpisodeStreams, camera: str, at: Sequence[int]) -> li
     def pinholes() -> Iterator[McapMessage]:
         for row in rows:
             when = at[row["frame_index"]]
-            message = messages.calibration(when, camera, row)
-            yield _foxglove(when, f"{CAMERA}{camera}/calibration", "foxglove.CameraCalibration", message)
+            message = messages.make_calibration(when, camera, row)
+            yield _foxglove_message(when, f"{CAMERA}{camera}/calibration", "foxglove.CameraCalibration", message)
 
     def poses() -> Iterator[McapMessage]:
         for row in rows:
             when = at[row["frame_index"]]
-            pose = messages.transform(when, camera, row["world_position"], row["world_quaternion"])
-            yield _foxglove(when, f"{CAMERA}{camera}/tf", "foxglove.FrameTransforms", {"transforms": [pose]})
+            pose = messages.make_transform(when, camera, row["world_position"], row["world_quaternion"])
+            yield _foxglove_message(when, f"{CAMERA}{camera}/tf", "foxglove.FrameTransforms", {"transforms": [pose]})
 
     return [pinholes(), poses()]

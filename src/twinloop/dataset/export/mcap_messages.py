@@ -135,22 +135,22 @@ _NS = 1_000_000_000
 _RED = (0.9, 0.2, 0.1, 0.9)
 
 
-def encoded(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Encode a message as JSON bytes."""
     return json.dumps(message, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def stamp(nanoseconds: int) -> Message:
+def to_timestamp(nanoseconds: int) -> Message:
     """Convert nanoseconds to Foxglove's time object."""
     return {"sec": nanoseconds // _NS, "nsec": nanoseconds % _NS}
 
 
-def finite(values: Sequence[float]) -> list[float | None]:
+def replace_nonfinite(values: Sequence[float]) -> list[float | None]:
     """Replace values that are not finite by None."""
     return [value if math.isfinite(value) else None for value in values]
 
 
-def fields_of(columns: Sequence[str]) -> list[str]:
+def field_names(columns: Sequence[str]) -> list[str]:
     """Return unique field names for columns, with letters, digits and underscores only, as Foxglove's paths require."""
     made = [re.sub(r"\W", "_", column) for column in columns]
     made = [f"column_{name}" if not name or name[0].isdigit() or name == "timestamp" else name for name in made]
@@ -159,7 +159,7 @@ def fields_of(columns: Sequence[str]) -> list[str]:
 
 def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
     """Return the JSON Schema of a time series; each field's description has its column and unit."""
-    pairs = zip(fields_of(channel.columns), channel.columns, channel.units, strict=True)
+    pairs = zip(field_names(channel.columns), channel.columns, channel.units, strict=True)
     return object_schema(
         {
             "timestamp": TIME,
@@ -171,36 +171,36 @@ def numbers_schema(channel: TimeSeries) -> dict[str, Any]:
     )
 
 
-def numbers(at: int, fields: Sequence[str], values: Sequence[float]) -> Message:
+def make_numbers_message(at: int, fields: Sequence[str], values: Sequence[float]) -> Message:
     """Build the message of one row of a time series."""
-    return {"timestamp": stamp(at), **dict(zip(fields, finite(values), strict=True))}
+    return {"timestamp": to_timestamp(at), **dict(zip(fields, replace_nonfinite(values), strict=True))}
 
 
-def joint_states(at: int, joints: Sequence[str], values: Sequence[float], quantity: str) -> Message:
+def make_joint_states(at: int, joints: Sequence[str], values: Sequence[float], quantity: str) -> Message:
     """Build a ``JointStates`` message: ``quantity`` is ``position`` (rad or m) or ``effort`` (N·m or N)."""
-    pairs = zip(joints, finite(values), strict=True)
-    return {"timestamp": stamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
+    pairs = zip(joints, replace_nonfinite(values), strict=True)
+    return {"timestamp": to_timestamp(at), "joints": [{"name": name, quantity: value} for name, value in pairs]}
 
 
-def log(at: int, event: StreamEvent) -> Message:
+def make_log_message(at: int, event: StreamEvent) -> Message:
     """Build a ``Log`` message of an event."""
     words = {"message": event.text, "name": "twinloop", "file": "", "line": 0}
-    return {"timestamp": stamp(at), "level": _LEVELS[event.level], **words}
+    return {"timestamp": to_timestamp(at), "level": _LEVELS[event.level], **words}
 
 
-def picture(at: int, camera: str, data: bytes, form: str) -> Message:
+def make_image_message(at: int, camera: str, data: bytes, form: str) -> Message:
     """Build the message of one image: a video packet or an encoded image in the format ``form``."""
-    return {"timestamp": stamp(at), "frame_id": camera, "data": base64.b64encode(data).decode(), "format": form}
+    return {"timestamp": to_timestamp(at), "frame_id": camera, "data": base64.b64encode(data).decode(), "format": form}
 
 
-def calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
+def make_calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
     """Build a ``CameraCalibration`` message from a row of ``annotations/cameras``.
 
     The principal point is shifted by half a pixel: whole numbers are pixel corners here, but pixel centres in ROS.
     """
     fx, fy, cx, cy = row["fx"], row["fy"], row["cx"] - 0.5, row["cy"] - 0.5
     return {
-        "timestamp": stamp(at),
+        "timestamp": to_timestamp(at),
         "frame_id": camera,
         "width": row["width"],
         "height": row["height"],
@@ -212,10 +212,10 @@ def calibration(at: int, camera: str, row: Mapping[str, Any]) -> Message:
     }
 
 
-def transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[float]) -> Message:
+def make_transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[float]) -> Message:
     """Build the transform of a frame relative to the world; position in m, quaternion wxyz."""
     return {
-        "timestamp": stamp(at),
+        "timestamp": to_timestamp(at),
         "parent_frame_id": WORLD,
         "child_frame_id": child,
         "translation": _xyz(position),
@@ -223,50 +223,50 @@ def transform(at: int, child: str, position: Sequence[float], wxyz: Sequence[flo
     }
 
 
-def shapes_scene(at: int, bodies: BodyPoses) -> Message:
+def make_shapes_scene(at: int, bodies: BodyPoses) -> Message:
     """Build a scene update that deletes all entities and adds the shapes of all bodies, fixed to the bodies' frames."""
     names = dict.fromkeys(shape.body for shape in bodies.shapes)
     entities = [_entity(at, name, name, [s for s in bodies.shapes if s.body == name]) for name in names]
-    return {"deletions": [{"timestamp": stamp(at), "type": 1, "id": ""}], "entities": entities}
+    return {"deletions": [{"timestamp": to_timestamp(at), "type": 1, "id": ""}], "entities": entities}
 
 
-def contacts_scene(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
+def make_contacts_scene(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
     """Build a scene update with contact forces as arrows; it replaces the previous arrows."""
     arrows = [_arrow(row["position"], row["force"]) for row in contacts if np.linalg.norm(row["force"]) > 0]
     return {"deletions": [], "entities": [{**_entity(at, "contacts", WORLD, []), "arrows": arrows}]}
 
 
-def contacts_numbers(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
+def make_contacts_message(at: int, contacts: Sequence[Mapping[str, Any]]) -> Message:
     """Build a message with bodies, geoms, position, normal, distance, force and torque of each contact."""
     keys = ("body1", "body2", "geom1", "geom2")
     rows = [
         {
             **{key: str(row[key] or "") for key in keys},
-            "distance": finite([row["distance"]])[0],
-            **{key: finite(row[key]) for key in ("position", "normal", "force", "torque")},
+            "distance": replace_nonfinite([row["distance"]])[0],
+            **{key: replace_nonfinite(row[key]) for key in ("position", "normal", "force", "torque")},
         }
         for row in contacts
     ]
-    return {"timestamp": stamp(at), "contacts": rows}
+    return {"timestamp": to_timestamp(at), "contacts": rows}
 
 
 def _entity(at: int, name: str, frame: str, shapes: Sequence[BodyShape]) -> Message:
     empty: Message = {key: [] for key in ("metadata", "arrows", "lines", "texts", "models")}
     return {
-        "timestamp": stamp(at),
+        "timestamp": to_timestamp(at),
         "frame_id": frame,
         "id": name,
         "lifetime": {"sec": 0, "nsec": 0},
         "frame_locked": True,
         **empty,
         "cubes": [_solid(s, [2 * x for x in s.size]) for s in shapes if s.kind == "box"],
-        "spheres": [_solid(s, _round(s)) for s in shapes if s.kind in ("sphere", "ellipsoid")],
+        "spheres": [_solid(s, _full_size(s)) for s in shapes if s.kind in ("sphere", "ellipsoid")],
         "cylinders": [_cylinder(s) for s in shapes if s.kind in ("cylinder", "capsule")],
         "triangles": [_triangles(s) for s in shapes if s.kind == "mesh"],
     }
 
 
-def _round(shape: BodyShape) -> list[float]:
+def _full_size(shape: BodyShape) -> list[float]:
     sides = shape.size if shape.kind == "ellipsoid" else (shape.size[0],) * 3
     return [2 * x for x in sides]
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.storage.snapshot import forget_locks, locked_snapshot, writing_to
+from twinloop.dataset.storage.snapshot import create_locked_snapshot, forget_locks, wrap_write_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +67,11 @@ class ExportReader(Protocol):
         """Feature keys of the cameras, as in the source dataset."""
         ...
 
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+    def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
         """Return the numeric features of one frame by the source's feature key, as 1-D arrays of the stored type."""
         ...
 
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+    def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
         """Return one image ``(height, width, 3)`` of a camera."""
         ...
 
@@ -108,7 +108,7 @@ class Exporter:
 PICTURES = {"pictures": "all (default), or none to leave videos out, also for episodes whose videos are missing"}
 
 
-def wants_pictures(options: ExportOptions) -> bool:
+def includes_videos(options: ExportOptions) -> bool:
     """Return whether the export includes videos, from the setting ``pictures``.
 
     Raises:
@@ -120,7 +120,7 @@ def wants_pictures(options: ExportOptions) -> bool:
     return said == "all"
 
 
-def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
+def select_episodes(options: ExportOptions, present: Sequence[int], *, where: Path) -> tuple[int, ...]:
     """Return the episodes to export; all of ``present`` by default.
 
     Raises:
@@ -130,7 +130,7 @@ def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Pa
     missing = sorted(set(wanted) - set(present))
     if missing:
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
-        raise InputError(f"{where} has no episode {shown}; it has {_spans(present)}.")
+        raise InputError(f"{where} has no episode {shown}; it has {_format_spans(present)}.")
     if len(set(wanted)) != len(wanted):
         raise InputError(f"An episode is given twice: {', '.join(map(str, wanted))}. Name each once.")
     if not wanted:
@@ -139,7 +139,7 @@ def chosen_episodes(options: ExportOptions, present: Sequence[int], *, where: Pa
 
 
 @contextlib.contextmanager
-def fresh_folder(output: Path) -> Iterator[Path]:
+def create_output_folder(output: Path) -> Iterator[Path]:
     """Yield a temporary folder, which is renamed to ``output`` if the block succeeds, and is removed otherwise.
 
     Raises:
@@ -152,7 +152,7 @@ def fresh_folder(output: Path) -> Iterator[Path]:
     for above in output.resolve().parents:
         if (above / layout.INFO).is_file():
             raise InputError(f"{output} lies inside the dataset {above}. Choose an output outside it.")
-    with writing_to(output), locked_snapshot(output) as stage:
+    with wrap_write_errors(output), create_locked_snapshot(output) as stage:
         _require_absent(output)  # another process may have finished in between
         yield stage
 
@@ -163,7 +163,7 @@ def _require_absent(output: Path) -> None:
         raise InputError(f"{output} exists and is not an empty folder. Nothing is written over: choose another output.")
 
 
-def _spans(numbers: Sequence[int]) -> str:
+def _format_spans(numbers: Sequence[int]) -> str:
     """Format integers as ranges, such as ``0 to 10, 29``."""
     spans: list[list[int]] = []
     for number in sorted(numbers):

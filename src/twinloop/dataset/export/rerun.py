@@ -22,7 +22,13 @@ from twinloop.core.documents import parse_json
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
 from twinloop.core.files import atomic_open
 from twinloop.dataset.export import rerun_entities as entities
-from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes, fresh_folder
+from twinloop.dataset.export.protocol import (
+    Exporter,
+    ExportOptions,
+    ExportResult,
+    create_output_folder,
+    select_episodes,
+)
 from twinloop.dataset.export.rerun_entities import log_episode
 from twinloop.dataset.export.streams import (
     NOTHING,
@@ -32,23 +38,23 @@ from twinloop.dataset.export.streams import (
     ExportSelection,
     GroundTruth,
     open_reader,
-    read_asked,
+    read_selection,
     require_absent,
 )
 
 
-def blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
+def build_blueprint(streams: EpisodeStreams, cameras: Sequence[str]) -> Any:
     """Return the Rerun blueprint (layout of the viewer) for one episode."""
     import rerun.blueprint as rrb  # pyright: ignore[reportMissingImports]
 
-    seen = [rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escaped(name)}", name=name) for name in cameras]
+    seen = [rrb.Spatial2DView(origin=f"{entities.CAMERAS}/{entities.escape_name(name)}", name=name) for name in cameras]
     left = rrb.Vertical(*seen, *([rrb.Spatial3DView(origin=entities.WORLD, name="scene")] if streams.ours else []))
     known = any(True for _ in streams.joints_si())
     joints = rrb.TimeSeriesView(
         origin="/", contents=[f"/{entities.JOINTS}/**"] if known else [f"/{entities.DATASET}/**"], name="joints"
     )
     felt = [
-        rrb.TimeSeriesView(origin=f"{entities.SIGNALS}/{entities.escaped(channel.name)}", name=channel.name)
+        rrb.TimeSeriesView(origin=f"{entities.SIGNALS}/{entities.escape_name(channel.name)}", name=channel.name)
         for channel in streams.signals()
     ]
     words = rrb.Tabs(
@@ -81,19 +87,19 @@ class RerunReader:
         """Feature keys of the exported cameras."""
         first = self._recordings[0]
         keys = [key for key in first.facts["features"] if key.startswith(PICTURES)]
-        return [key for key in keys if first.holds(_camera(key))]
+        return [key for key in keys if first.has_entity(_camera_entity(key))]
 
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+    def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
         """Return all numeric features of one frame by feature key."""
         recording, found = self._recordings[episode], {}
         for key, entry in recording.facts["features"].items():
-            if recording.holds(entity := f"/dataset/{_escaped(key)}"):
-                found[key] = np.array(recording.scalars(entity)[frame], dtype=np.float64).astype(entry["dtype"])
+            if recording.has_entity(entity := f"/dataset/{_escape_name(key)}"):
+                found[key] = np.array(recording.read_scalars(entity)[frame], dtype=np.float64).astype(entry["dtype"])
         return found
 
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+    def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
         """Return one image ``(height, width, 3)`` of a camera."""
-        return self._recordings[episode].pictures(_camera(camera))[frame]
+        return self._recordings[episode].decode_images(_camera_entity(camera))[frame]
 
 
 class _Recording:
@@ -101,33 +107,33 @@ class _Recording:
 
     def __init__(self, path: Path) -> None:
         self._batches: dict[str, list[pa.RecordBatch]] = {}
-        for entity, batch in _chunks(path):
+        for entity, batch in _read_chunks(path):
             self._batches.setdefault(entity, []).append(batch)
         if "/features" not in self._batches:
             raise DatasetError(f"{path} was not exported by twinloop: it has no features.")
         self.facts: dict[str, Any] = parse_json(
-            self._cells("/features", "TextDocument:text")[0][0], where=f"{path}: features"
+            self._read_cells("/features", "TextDocument:text")[0][0], where=f"{path}: features"
         )
 
-    def holds(self, entity: str) -> bool:
+    def has_entity(self, entity: str) -> bool:
         """Return whether the recording has data of an entity."""
         return entity in self._batches
 
-    def scalars(self, entity: str) -> list[list[float]]:
+    def read_scalars(self, entity: str) -> list[list[float]]:
         """Return the rows of numbers of an entity, in order of time."""
-        return self._cells(entity, "Scalars:scalars")
+        return self._read_cells(entity, "Scalars:scalars")
 
     @functools.lru_cache(maxsize=2)  # noqa: B019 - the object lives as long as a comparison
-    def pictures(self, entity: str) -> list[NDArray[np.uint8]]:
+    def decode_images(self, entity: str) -> list[NDArray[np.uint8]]:
         """Return the images of an entity, in order of time."""
-        if encoded := self._cells(entity, "EncodedImage:blob"):
+        if encoded := self._read_cells(entity, "EncodedImage:blob"):
             from PIL import Image
 
             return [np.asarray(Image.open(io.BytesIO(bytes(cell[0]))).convert("RGB")) for cell in encoded]
-        shown = [cell[0] for cell in self._cells(entity, "VideoFrameReference:timestamp")]
-        return _shown(bytes(self._cells(entity, "AssetVideo:blob")[0][0]), shown)
+        shown = [cell[0] for cell in self._read_cells(entity, "VideoFrameReference:timestamp")]
+        return _decode_images_at(bytes(self._read_cells(entity, "AssetVideo:blob")[0][0]), shown)
 
-    def _cells(self, entity: str, component: str) -> list[Any]:
+    def _read_cells(self, entity: str, component: str) -> list[Any]:
         """Return the non-empty cells of a component of an entity, in order of time."""
         rows: list[tuple[Any, Any]] = []
         for batch in self._batches[entity]:
@@ -140,7 +146,7 @@ class _Recording:
         return [cell for _, cell in sorted(rows, key=lambda row: row[0])]
 
 
-def _shown(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
+def _decode_images_at(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
     """Decode the images of a video that are nearest to the given times in ns."""
     import av
 
@@ -156,7 +162,7 @@ def _shown(video: bytes, timestamps: Sequence[int]) -> list[NDArray[np.uint8]]:
     return [frames[int(at[np.argmin(np.abs(at - when / 1e3))])] for when in timestamps]
 
 
-def _chunks(path: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _read_chunks(path: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
     try:
         from rerun.chunk import RrdReader  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -168,17 +174,17 @@ def _chunks(path: Path) -> Iterator[tuple[str, pa.RecordBatch]]:
         yield str(chunk.entity_path), chunk.to_record_batch()
 
 
-def _escaped(name: str) -> str:
+def _escape_name(name: str) -> str:
     import rerun  # pyright: ignore[reportMissingImports]
 
     return str(rerun.escape_entity_path_part(name))
 
 
-def _camera(key: str) -> str:
-    return f"/cameras/{_escaped(key.removeprefix(PICTURES))}"
+def _camera_entity(key: str) -> str:
+    return f"/cameras/{_escape_name(key.removeprefix(PICTURES))}"
 
 
-def play(path: Path) -> RerunReader:
+def open_export(path: Path) -> RerunReader:
     """Open an exported recording or folder for reading.
 
     Raises:
@@ -201,16 +207,16 @@ def export_rerun(source: Path, output: Path, options: ExportOptions, *, truth: G
     """
     rerun = _import_rerun()
     reader = open_reader(source)
-    episodes = chosen_episodes(options, range(len(reader)), where=source)
-    asked = read_asked(reader, options, truth, name="rerun")
+    episodes = select_episodes(options, range(len(reader)), where=source)
+    asked = read_selection(reader, options, truth, name="rerun")
     notes = dict.fromkeys(truth.notes)
     if output.suffix == ".rrd":
         _require_one(output, episodes)
         require_absent(output)
-        notes.update(dict.fromkeys(_write_whole(rerun, output, asked, episodes[0])))
+        notes.update(dict.fromkeys(_write_atomically(rerun, output, asked, episodes[0])))
     else:
         episodes = tuple(sorted(episodes))  # as their files are
-        with fresh_folder(output) as stage:
+        with create_output_folder(output) as stage:
             for index in episodes:
                 notes.update(dict.fromkeys(_write(rerun, stage / f"episode_{index:06d}.rrd", asked, index)))
     frames = int(sum(reader.lengths[list(episodes)]))
@@ -237,7 +243,7 @@ def _require_one(output: Path, episodes: Sequence[int]) -> None:
         )
 
 
-def _write_whole(rerun: Any, output: Path, asked: ExportSelection, index: int) -> list[str]:
+def _write_atomically(rerun: Any, output: Path, asked: ExportSelection, index: int) -> list[str]:
     """Write one recording to a temporary file and copy it atomically, because Rerun opens its files itself."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "episode.rrd"
@@ -251,7 +257,7 @@ def _write_whole(rerun: Any, output: Path, asked: ExportSelection, index: int) -
 def _write(rerun: Any, path: Path, asked: ExportSelection, index: int) -> list[str]:
     streams = EpisodeStreams(asked.reader, index)
     recording = rerun.RecordingStream(APPLICATION, recording_id=streams.name)
-    recording.save(str(path), default_blueprint=blueprint(streams, asked.cameras))
+    recording.save(str(path), default_blueprint=build_blueprint(streams, asked.cameras))
     recording.send_recording_name(f"{asked.reader.path.resolve().name} {index}")
     notes = log_episode(recording, streams, asked.truth, asked.cameras, copied=asked.copied)
     recording.flush()
@@ -264,6 +270,6 @@ EXPORTER = Exporter(
     meaning="Rerun recordings with a layout of images, plots and scene (.rrd or a folder)",
     lost="statistics and the exact simulator states",
     write=export_rerun,
-    play=play,
+    play=open_export,
     settings=STREAM_SETTINGS,
 )

@@ -37,29 +37,29 @@ def log_episode(
     """Log all streams of an episode to a recording; return notes on left-out or changed content."""
     logger = _Logger(recording, streams)
     notes: list[str] = []
-    logger.about()
-    logger.events(truth)
+    logger.log_about()
+    logger.log_events(truth)
     joints = list(streams.joints_si(truth.command))
     for channel in joints:
-        for one in channel.each():
+        for one in channel.split_columns():
             (name,) = one.columns
-            logger.scalars(f"{JOINTS}/{escaped(name)}/{channel.name}", one, [f"{name} {channel.name}"])
+            logger.log_scalars(f"{JOINTS}/{escape_name(name)}/{channel.name}", one, [f"{name} {channel.name}"])
     if not joints:
         notes.append("joint units unknown: no joints in rad, only the dataset's numbers")
     for channel in streams.features():
-        logger.scalars(f"{DATASET}/{escaped(channel.name)}", channel, channel.columns)
+        logger.log_scalars(f"{DATASET}/{escape_name(channel.name)}", channel, channel.columns)
     for channel in streams.signals():
-        logger.scalars(f"{SIGNALS}/{escaped(channel.name)}", channel, channel.columns, frames=False)
+        logger.log_scalars(f"{SIGNALS}/{escape_name(channel.name)}", channel, channel.columns, frames=False)
     for camera in cameras:
-        logger.camera(camera, notes, copied=copied)
-    logger.contacts()
+        logger.log_camera(camera, notes, copied=copied)
+    logger.log_contacts()
     bodies = truth.bodies(streams.index)
     if bodies is not None:
-        logger.bodies(bodies)
+        logger.log_bodies(bodies)
     return notes
 
 
-def escaped(name: str) -> str:
+def escape_name(name: str) -> str:
     """Escape a name for use as one part of an entity path."""
     import rerun  # pyright: ignore[reportMissingImports]
 
@@ -74,46 +74,46 @@ class _Logger:
 
         self._rerun, self._recording, self._streams = rerun, recording, streams
 
-    def scalars(self, path: str, channel: TimeSeries, labels: Sequence[str], *, frames: bool = True) -> None:
+    def log_scalars(self, path: str, channel: TimeSeries, labels: Sequence[str], *, frames: bool = True) -> None:
         """Log a time series as one entity with one line per column; labels include the units."""
         units = [f" ({unit})" if unit else "" for unit in channel.units]
         names = [label + unit for label, unit in zip(labels, units, strict=True)]
-        self._static(path, self._rerun.SeriesLines(names=names))
+        self._log_static(path, self._rerun.SeriesLines(names=names))
         values = self._rerun.Scalars.columns(scalars=channel.values)
-        self._columns(path, channel.time, values, frames=frames)
+        self._send_columns(path, channel.time, values, frames=frames)
 
-    def events(self, truth: GroundTruth) -> None:
+    def log_events(self, truth: GroundTruth) -> None:
         """Log the events of the episode as text at their times."""
         found = sorted([*self._streams.events(), *truth.events(self._streams.index)], key=lambda event: event.time)
         if found:
             columns = self._rerun.TextLog.columns(
                 text=[event.text for event in found], level=[_LEVELS[event.level] for event in found]
             )
-            self._columns(LOG, np.array([event.time for event in found]), columns, frames=False)
+            self._send_columns(LOG, np.array([event.time for event in found]), columns, frames=False)
 
-    def about(self) -> None:
+    def log_about(self) -> None:
         """Log a page on the origin of the episode, and the dataset's features as JSON."""
-        self._static(ABOUT, self._rerun.TextDocument(about_page(self._streams), media_type="text/markdown"))
+        self._log_static(ABOUT, self._rerun.TextDocument(format_about_page(self._streams), media_type="text/markdown"))
         facts = {"features": self._streams.reader.info["features"], "frames": self._streams.length}
-        self._static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
+        self._log_static(FEATURES, self._rerun.TextDocument(dumps(facts), media_type="application/json"))
 
-    def camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
+    def log_camera(self, camera: str, notes: list[str], *, copied: bool) -> None:
         """Log a camera as a video of copied packets, or as JPEG images."""
-        rerun, path, clip = self._rerun, f"{CAMERAS}/{escaped(camera)}", self._streams.clip(camera)
+        rerun, path, clip = self._rerun, f"{CAMERAS}/{escape_name(camera)}", self._streams.clip(camera)
         content = video.episode_file(clip) if clip is not None and copied else None
         if content is None:
             if copied:
                 notes.append(f"{camera}: images cannot be copied as packets and are stored as JPEG")
-            pictures = [video.jpeg(picture) for picture in self._streams.pictures(camera)]
+            pictures = [video.encode_jpeg(picture) for picture in self._streams.decode_images(camera)]
             columns = rerun.EncodedImage.columns(blob=pictures, media_type=["image/jpeg"] * len(pictures))
-            self._columns(path, self._streams.time, columns)
+            self._send_columns(path, self._streams.time, columns)
             return
         asset = rerun.AssetVideo(contents=content, media_type="video/mp4")
-        self._static(path, asset)
+        self._log_static(path, asset)
         shown = rerun.VideoFrameReference.columns_nanos(np.sort(asset.read_frame_timestamps_nanos()))
-        self._columns(path, self._streams.time, shown)
+        self._send_columns(path, self._streams.time, shown)
 
-    def contacts(self) -> None:
+    def log_contacts(self) -> None:
         """Log contact forces as arrows; frames without contact have none."""
         table = self._streams.rows(f"{PREFIX}/contacts", _CONTACTS)
         if table is None:
@@ -125,23 +125,23 @@ class _Logger:
         )
         lengths = np.bincount(frames, minlength=self._streams.length)
         columns = self._rerun.Arrows3D.columns(vectors=force * ARROW_M_PER_N, origins=position).partition(lengths)
-        self._static(f"{WORLD}/contacts", self._rerun.Arrows3D.from_fields(colors=[_RED]))
-        self._columns(f"{WORLD}/contacts", self._streams.time, columns)
+        self._log_static(f"{WORLD}/contacts", self._rerun.Arrows3D.from_fields(colors=[_RED]))
+        self._send_columns(f"{WORLD}/contacts", self._streams.time, columns)
 
-    def bodies(self, bodies: BodyPoses) -> None:
+    def log_bodies(self, bodies: BodyPoses) -> None:
         """Log the scene: the pose of each body at each frame, and the static shapes of the bodies."""
         rerun = self._rerun
-        self._static(WORLD, rerun.ViewCoordinates.RIGHT_HAND_Z_UP)
+        self._log_static(WORLD, rerun.ViewCoordinates.RIGHT_HAND_Z_UP)
         for place, name in enumerate(bodies.names):
             columns = rerun.Transform3D.columns(
                 translation=bodies.position[:, place], quaternion=np.roll(bodies.quaternion[:, place], -1, axis=1)
             )
-            self._columns(f"{WORLD}/{escaped(name)}", self._streams.time, columns)
+            self._send_columns(f"{WORLD}/{escape_name(name)}", self._streams.time, columns)
         for number, shape in enumerate(bodies.shapes):
-            below = WORLD if shape.body == WORLD else f"{WORLD}/{escaped(shape.body)}"
-            self._shape(f"{below}/shape_{number}", shape)
+            below = WORLD if shape.body == WORLD else f"{WORLD}/{escape_name(shape.body)}"
+            self._log_shape(f"{below}/shape_{number}", shape)
 
-    def _shape(self, path: str, shape: BodyShape) -> None:
+    def _log_shape(self, path: str, shape: BodyShape) -> None:
         color = [round(255 * part) for part in shape.rgba]
         turn = np.roll(shape.quaternion, -1)
         if shape.kind == "mesh":
@@ -149,7 +149,7 @@ class _Logger:
             mesh = self._rerun.Mesh3D(
                 vertex_positions=shape.vertices, triangle_indices=shape.faces, albedo_factor=color
             )
-            self._static(path, placed, mesh)
+            self._log_static(path, placed, mesh)
             return
         radius, half = shape.size[:2]
         place: dict[str, Any] = {"quaternions": [turn], "colors": [color], "fill_mode": "solid"}
@@ -162,7 +162,7 @@ class _Logger:
             ),
             "capsule": lambda: self._capsule(radius, half, shape, place),
         }[shape.kind]
-        self._static(path, solid())
+        self._log_static(path, solid())
 
     def _ellipsoid(self, sides: Sequence[float], shape: BodyShape, place: dict[str, Any]) -> Any:
         return self._rerun.Ellipsoids3D(half_sizes=[sides], centers=[shape.position], **place)
@@ -174,18 +174,18 @@ class _Logger:
         begin = np.asarray(shape.position) - half * axis
         return self._rerun.Capsules3D(lengths=[2 * half], radii=[radius], translations=[begin], **place)
 
-    def _static(self, path: str, *parts: Any) -> None:
+    def _log_static(self, path: str, *parts: Any) -> None:
         for part in parts:
             self._recording.log(path, part, static=True)
 
-    def _columns(self, path: str, time: NDArray[np.float64], columns: Any, *, frames: bool = True) -> None:
+    def _send_columns(self, path: str, time: NDArray[np.float64], columns: Any, *, frames: bool = True) -> None:
         indexes = [self._rerun.TimeColumn("time", duration=time)]
         if frames:
             indexes.append(self._rerun.TimeColumn("frame", sequence=np.arange(len(time))))
         self._recording.send_columns(path, indexes=indexes, columns=columns)
 
 
-def about_page(streams: EpisodeStreams) -> str:
+def format_about_page(streams: EpisodeStreams) -> str:
     """Return a Markdown page on the origin of an episode."""
     record, info = streams.provenance, streams.reader.info
     rows = {
@@ -202,18 +202,18 @@ def about_page(streams: EpisodeStreams) -> str:
         "seed path": record.get("seed_path"),
         "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()),
     }
-    lines = [f"| {key} | {_cell(value)} |" for key, value in rows.items() if value not in (None, "")]
+    lines = [f"| {key} | {_escape_cell(value)} |" for key, value in rows.items() if value not in (None, "")]
     page = ["| | |", "|---|---|", *lines]
     if params := record.get("params"):
         page += [
             "",
             "| parameter (SI) | value |",
             "|---|---|",
-            *(f"| {_cell(k)} | {v:.6g} |" for k, v in params.items()),
+            *(f"| {_escape_cell(k)} | {v:.6g} |" for k, v in params.items()),
         ]
     return "\n".join(page)
 
 
-def _cell(value: Any) -> str:
+def _escape_cell(value: Any) -> str:
     """Escape a text for a cell of a Markdown table."""
     return str(value).replace("|", "\\|").replace("\n", " ")

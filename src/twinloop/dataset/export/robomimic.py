@@ -19,11 +19,11 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.errors import DatasetError, InputError, UnknownNameError, full, refused
+from twinloop.core.errors import DatasetError, InputError, UnknownNameError, convert_os_error, make_disk_full_error
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.records import StoredSimulation
 from twinloop.dataset import robomimic_layout as names
-from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, chosen_episodes
+from twinloop.dataset.export.protocol import Exporter, ExportOptions, ExportResult, select_episodes
 from twinloop.dataset.export.streams import (
     ACTION,
     NOTHING,
@@ -33,9 +33,9 @@ from twinloop.dataset.export.streams import (
     EpisodeStreams,
     GroundTruth,
     TimeSeries,
-    chosen_cameras,
     open_reader,
     require_absent,
+    select_cameras,
 )
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.spec import STATE
@@ -61,27 +61,27 @@ class RobomimicReader:
     @property
     def cameras(self) -> Sequence[str]:
         """Feature keys of the exported cameras."""
-        return [self._known[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
+        return [self._observation_features[key]["feature"] for key in self._demos[0]["obs"] if key.endswith("_image")]
 
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+    def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
         """Return action and low-dimensional observations of one frame by feature key."""
         demo = self._demos[episode]
         found = {"action": np.asarray(demo[names.OURS][names.ACTION][frame])}
-        for key, known in self._known.items():
+        for key, known in self._observation_features.items():
             if key in demo["obs"] and not key.endswith("_image"):
                 found[known["feature"]] = np.asarray(demo["obs"][key][frame]).astype(known["dtype"])
         return found
 
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+    def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
         """Return one image ``(height, width, 3)`` of a camera."""
         return np.asarray(self._demos[episode]["obs"][names.observation_key(camera)][frame])
 
     @property
-    def _known(self) -> dict[str, Any]:
+    def _observation_features(self) -> dict[str, Any]:
         return self._about["observations"]
 
 
-def play(path: Path) -> RobomimicReader:
+def open_export(path: Path) -> RobomimicReader:
     """Open an exported file for reading.
 
     Raises:
@@ -125,8 +125,8 @@ def export_robomimic(
     """
     h5py = names.import_h5py("robomimic's files are HDF5, and nothing here writes those.")
     reader = open_reader(source)
-    episodes = chosen_episodes(options, range(len(reader)), where=source)
-    settings = _understood(reader, options)
+    episodes = select_episodes(options, range(len(reader)), where=source)
+    settings = _parse_settings(reader, options)
     require_absent(output)
     low, high = _action_range(reader, episodes)
     notes = dict.fromkeys(truth.notes)
@@ -140,7 +140,7 @@ def export_robomimic(
         frames = int(sum(reader.lengths[list(episodes)]))
         data.attrs["total"] = frames
         data.attrs["env_args"] = dumps(_env_args(reader, episodes))
-        data.attrs[names.OURS] = dumps(_about(reader, settings, low, high))
+        data.attrs[names.OURS] = dumps(_describe_file(reader, settings, low, high))
         _write_masks(target, reader, episodes, settings.valid)
     return ExportResult(output=output, episodes=episodes, frames=frames, notes=tuple(notes))
 
@@ -158,10 +158,12 @@ def _hdf5(h5py: Any, output: Path, file: BinaryIO) -> Generator[Any]:
         with h5py.File(f"/proc/self/fd/{file.fileno()}", "w", locking=False) as target:
             yield target
     except RuntimeError as error:  # raised on closing; HDF5 states the reason only in the text
-        raise (full(output) if f"errno = {errno.ENOSPC}" in str(error) else refused(error, output)) from error
+        raise (
+            make_disk_full_error(output) if f"errno = {errno.ENOSPC}" in str(error) else convert_os_error(error, output)
+        ) from error
 
 
-def _understood(reader: DatasetReader, options: ExportOptions) -> _Settings:
+def _parse_settings(reader: DatasetReader, options: ExportOptions) -> _Settings:
     said = options.settings
     compression, actions = said.get("compression", "lzf"), said.get("actions", "scaled")
     if compression not in _PICTURE_CODECS:
@@ -175,7 +177,7 @@ def _understood(reader: DatasetReader, options: ExportOptions) -> _Settings:
     if not 0.0 <= valid < 1.0:
         raise InputError(f"valid is {said['valid']}; give a part of the episodes, from 0 to less than 1, as in 0.1.")
     return _Settings(
-        cameras=chosen_cameras(reader, said.get("cameras")),
+        cameras=select_cameras(reader, said.get("cameras")),
         compression=_PICTURE_CODECS[compression],
         valid=valid,
         scaled=actions == "scaled",
@@ -186,7 +188,7 @@ def _action_range(reader: DatasetReader, episodes: Sequence[int]) -> tuple[names
     """Return the smallest and largest action per column over the episodes; a constant column gets a range of ±1."""
     if ACTION not in reader.info["features"]:
         raise InputError(f"{reader.path} has no feature action, and a demonstration is made of actions.")
-    parts = [reader.array(index, ACTION).reshape(-1, _width(reader)) for index in episodes]
+    parts = [reader.array(index, ACTION).reshape(-1, _action_width(reader)) for index in episodes]
     low, high = (
         np.min([p.min(axis=0) for p in parts], axis=0),
         np.max([p.max(axis=0) for p in parts], axis=0),
@@ -195,7 +197,7 @@ def _action_range(reader: DatasetReader, episodes: Sequence[int]) -> tuple[names
     return np.where(still, low - 1.0, low), np.where(still, high + 1.0, high)
 
 
-def _width(reader: DatasetReader) -> int:
+def _action_width(reader: DatasetReader) -> int:
     return int(np.prod(reader.info["features"][ACTION]["shape"]))
 
 
@@ -212,20 +214,20 @@ def _write_demo(
     action = streams.reader.array(streams.index, ACTION).reshape(streams.length, -1)
     demo.create_dataset("actions", data=names.to_unit(action, *limits) if settings.scaled else action, **_NUMBERS)
     demo.attrs["num_samples"] = streams.length
-    demo.attrs[names.OURS] = dumps({"schema": names.SCHEMA, "name": streams.name, **_said(streams)})
+    demo.attrs[names.OURS] = dumps({"schema": names.SCHEMA, "name": streams.name, **_describe_demo(streams)})
     _write_outcome(demo, streams, notes)
     for group in ("obs", "next_obs"):
         demo.create_group(group)
-    for channel in _observations(streams, notes):
+    for channel in _read_observations(streams, notes):
         _write_observation(demo, channel)
     for camera in settings.cameras:
-        _write_pictures(h5py, demo, streams, camera, settings.compression)
-    _write_ours(demo, streams)
+        _write_images(h5py, demo, streams, camera, settings.compression)
+    _write_exact_values(demo, streams)
     _write_simulation(demo, streams, simulation, notes)
     return notes
 
 
-def _said(streams: EpisodeStreams) -> dict[str, Any]:
+def _describe_demo(streams: EpisodeStreams) -> dict[str, Any]:
     return {"tasks": list(streams.tasks), "provenance": streams.provenance}
 
 
@@ -240,7 +242,7 @@ def _write_outcome(demo: Any, streams: EpisodeStreams, notes: list[str]) -> None
     demo.create_dataset("dones", data=(np.arange(streams.length) == streams.length - 1).astype(np.int64))
 
 
-def _observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSeries]:
+def _read_observations(streams: EpisodeStreams, notes: list[str]) -> Iterator[TimeSeries]:
     """Yield all numeric observations, and joint positions under robosuite's name if the units are known."""
     measured = [channel for channel in streams.joints_si() if channel.name == "measured"]
     if not measured:
@@ -260,10 +262,10 @@ def _write_observation(demo: Any, channel: TimeSeries) -> None:
         stored.attrs["columns"], stored.attrs["units"] = dumps(channel.columns), dumps(channel.units)
 
 
-def _write_pictures(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, compression: str | None) -> None:
+def _write_images(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, compression: str | None) -> None:
     """Write images ``(T, height, width, 3)`` uint8, one chunk each; ``next_obs`` is a view of them without storage."""
     key, stored = names.observation_key(PICTURES + camera), None
-    for frame, picture in enumerate(streams.pictures(camera)):
+    for frame, picture in enumerate(streams.decode_images(camera)):
         if stored is None:
             shape = (streams.length, *picture.shape)
             stored = demo["obs"].create_dataset(
@@ -280,13 +282,13 @@ def _write_pictures(h5py: Any, demo: Any, streams: EpisodeStreams, camera: str, 
     demo["next_obs"].create_virtual_dataset(key, view)
 
 
-def _write_ours(demo: Any, streams: EpisodeStreams) -> None:
+def _write_exact_values(demo: Any, streams: EpisodeStreams) -> None:
     """Write times, actions and states with the dataset's full precision to the group ``twinloop``."""
     ours = demo.create_group(names.OURS)
     ours.create_dataset(names.TIME, data=streams.time, **_NUMBERS)
     for name, key in ((names.ACTION, ACTION), (names.STATE, STATE)):
         if key in streams.reader.info["features"]:
-            ours.create_dataset(name, data=streams.exact(key), **_NUMBERS)
+            ours.create_dataset(name, data=streams.read_exact(key), **_NUMBERS)
 
 
 def _write_simulation(
@@ -333,7 +335,7 @@ def _env_args(reader: DatasetReader, episodes: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def _about(reader: DatasetReader, settings: _Settings, low: names.Array, high: names.Array) -> dict[str, Any]:
+def _describe_file(reader: DatasetReader, settings: _Settings, low: names.Array, high: names.Array) -> dict[str, Any]:
     units = reader.units
     kind = EpisodeStreams(reader, 0).provenance.get("extra", {}).get("command", "position")
     return {
@@ -370,6 +372,6 @@ EXPORTER = Exporter(
     meaning="robomimic HDF5 with the simulator's states and models (.hdf5)",
     lost="statistics, side tables and video: images are stored decoded",
     write=export_robomimic,
-    play=play,
+    play=open_export,
     settings=_SETTINGS,
 )

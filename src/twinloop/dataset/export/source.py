@@ -37,7 +37,7 @@ class VideoClip:
     frames: int
     fps: float
 
-    def pictures(self, frames: Sequence[int]) -> NDArray[np.uint8]:
+    def decode_frames(self, frames: Sequence[int]) -> NDArray[np.uint8]:
         """Decode the given frames, in ascending order, as ``(n, height, width, 3)``."""
         times = [self.start_s + frame / self.fps for frame in frames]
         return decode(self.path, times, tolerance_s=_TOLERANCE / self.fps)
@@ -72,7 +72,7 @@ class ExportSource(Protocol):
         """Return the location of an episode's images."""
         ...
 
-    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield further data of each episode, such as its provenance, by column of v3.0's episode table."""
         ...
 
@@ -138,7 +138,7 @@ class SourceV3(_Folder):
     def __init__(self, path: Path, *, pictures: bool = True) -> None:
         self.path, self.reader = path, DatasetReader(path)
         check_info(self.reader.info, where=path / layout.INFO)
-        self.info = self.reader.info if pictures else _blind(self.reader.info)
+        self.info = self.reader.info if pictures else _remove_videos(self.reader.info)
         self.tasks, self.absent = read_tasks(path / layout.TASKS), ""
 
     @property
@@ -158,10 +158,10 @@ class SourceV3(_Folder):
         """Return the episode's part of a video file."""
         row = self.reader.row(episode)
         values = {name: row[f"videos/{key}/{name}"] for name in ("chunk_index", "file_index")}
-        path = layout.inside(self.path, self.info["video_path"], {**values, "video_key": key})
+        path = layout.resolve_inside(self.path, self.info["video_path"], {**values, "video_key": key})
         return VideoClip(path=path, start_s=row[f"videos/{key}/from_timestamp"], frames=row["length"], fps=self.fps)
 
-    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield each episode's other columns of the episode table, such as its provenance."""
         for path in sorted((self.path / "meta" / "episodes").glob("chunk-*/file-*.parquet")):
             table = read_table(path)
@@ -183,15 +183,15 @@ class SourceV21(_Folder):
         if lacking := [key for key in layout_keys if key not in self.info]:
             raise DatasetError(f"{path / layout.INFO} lacks {', '.join(lacking)}. Restore the file.")
         check_info(self.info, where=path / layout.INFO)
-        self.info = self.info if pictures else _blind(self.info)
+        self.info = self.info if pictures else _remove_videos(self.info)
         rows = _json_lines(path / "meta" / "tasks.jsonl")
         tasks_file = path / "meta" / "tasks.jsonl"
-        with layout.understood(str(tasks_file)):
-            self.tasks = _dense({int(row["task_index"]): str(row["task"]) for row in rows}, tasks_file)
+        with layout.wrap_parse_errors(str(tasks_file)):
+            self.tasks = _list_tasks({int(row["task_index"]): str(row["task"]) for row in rows}, tasks_file)
         described = _json_lines(path / "meta" / "episodes.jsonl")
-        with layout.understood(str(path / "meta" / "episodes.jsonl")):
+        with layout.wrap_parse_errors(str(path / "meta" / "episodes.jsonl")):
             self._rows = {int(row["episode_index"]): row for row in described}
-        self._present, self.absent = self._look(list(self._rows))
+        self._present, self.absent = self._find_complete_episodes(list(self._rows))
         if not self._present:
             raise DatasetError(
                 f"{path} describes {len(described)} episodes and holds none of them whole: {self.absent}. "
@@ -205,7 +205,7 @@ class SourceV21(_Folder):
 
     def length(self, episode: int) -> int:
         """Return the number of rows in an episode's table."""
-        return self._lengths(episode)
+        return self._count_frames(episode)
 
     def frames(self, episode: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Return columns of an episode's file, by default all."""
@@ -219,7 +219,7 @@ class SourceV21(_Folder):
         reader.close()
         return VideoClip(path=path, start_s=begin, frames=self.length(episode), fps=self.fps)
 
-    def facts(self) -> Iterator[tuple[int, dict[str, Any]]]:
+    def read_extra_columns(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Yield each episode's other keys of ``episodes.jsonl``, and the data that twinloop's export added."""
         beside = self.path / EPISODE_FACTS
         told = {int(row.pop("episode_index")): row for row in (_json_lines(beside) if beside.is_file() else [])}
@@ -228,7 +228,7 @@ class SourceV21(_Folder):
             yield episode, {**own, **told.get(episode, {})}
 
     @functools.cached_property
-    def _lengths(self) -> Any:
+    def _count_frames(self) -> Any:
         @functools.cache
         def length(episode: int) -> int:
             return read_table(self._file(episode, "data_path"), ["frame_index"]).num_rows
@@ -238,9 +238,9 @@ class SourceV21(_Folder):
     def _file(self, episode: int, template: str, key: str = "") -> Path:
         size = int(self.info.get("chunks_size", layout.FILES_PER_CHUNK))
         values = {"episode_chunk": episode // size, "episode_index": episode, "video_key": key}
-        return layout.inside(self.path, self.info[template], values)
+        return layout.resolve_inside(self.path, self.info[template], values)
 
-    def _look(self, described: Sequence[int]) -> tuple[list[int], str]:
+    def _find_complete_episodes(self, described: Sequence[int]) -> tuple[list[int], str]:
         without_table = [n for n in described if not self._file(n, "data_path").is_file()]
         rest = [n for n in described if n not in set(without_table)]
         blind = [n for n in rest if not all(self._file(n, "video_path", key).is_file() for key in self.video_keys)]
@@ -294,16 +294,16 @@ def read_tasks(path: Path) -> list[str]:
     if "task_index" not in table.column_names or not texts:
         raise DatasetError(f"{path} has the columns {', '.join(table.column_names)}; expected task_index and the text.")
     text = next((name for name in ("__index_level_0__", "task") if name in texts), texts[0])
-    return _dense(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)), path)
+    return _list_tasks(dict(zip(table["task_index"].to_pylist(), map(str, table[text].to_pylist()), strict=True)), path)
 
 
-def _blind(info: Mapping[str, Any]) -> dict[str, Any]:
+def _remove_videos(info: Mapping[str, Any]) -> dict[str, Any]:
     """Return ``info.json`` without the video features."""
     kept = {key: feature for key, feature in info["features"].items() if feature["dtype"] != "video"}
     return {**info, "features": kept, "video_path": None}
 
 
-def _dense(tasks: Mapping[int, str], where: Path) -> list[str]:
+def _list_tasks(tasks: Mapping[int, str], where: Path) -> list[str]:
     """Return the task texts in order of their index; a missing index gets an empty text."""
     if tasks and not (min(tasks) >= 0 and max(tasks) < _MOST_TASKS):
         raise DatasetError(

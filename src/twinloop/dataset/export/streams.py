@@ -22,12 +22,12 @@ from twinloop.core.records import LoggedSignal, StoredSimulation
 from twinloop.core.units import UnitMap
 from twinloop.dataset.export.protocol import ExportOptions
 from twinloop.dataset.export.source import VideoClip
-from twinloop.dataset.lerobot.layout import INFO, inside
+from twinloop.dataset.lerobot.layout import INFO, resolve_inside
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.importers.protocol import frame_times
-from twinloop.dataset.media.picture_sources import open_pictures
-from twinloop.dataset.media.pictures import EpisodeImages
-from twinloop.dataset.signals import column_units, generated_signals, stored_signals
+from twinloop.dataset.media.image_sources import open_images
+from twinloop.dataset.media.images import EpisodeImages
+from twinloop.dataset.signals import column_units, read_generated_signals, read_stored_signals
 from twinloop.dataset.spec import INDEX_FEATURES, STATE, TRUE_TIME
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ class BodyPoses:
     shapes: tuple[BodyShape, ...] = ()
 
 
-def _nothing(_index: int) -> None:
+def _return_none(_index: int) -> None:
     return None
 
 
@@ -84,8 +84,8 @@ class GroundTruth:
     ``command`` is the twin's command type, ``position`` or ``torque``. ``notes`` are added to the result of an export.
     """
 
-    simulation: Callable[[int], StoredSimulation | None] = _nothing
-    bodies: Callable[[int], BodyPoses | None] = _nothing
+    simulation: Callable[[int], StoredSimulation | None] = _return_none
+    bodies: Callable[[int], BodyPoses | None] = _return_none
     events: Callable[[int], Sequence[StreamEvent]] = _no_events
     command: str = "position"
     notes: tuple[str, ...] = ()
@@ -111,7 +111,7 @@ class TimeSeries:
     columns: tuple[str, ...]
     units: tuple[str, ...]
 
-    def each(self) -> Iterator[TimeSeries]:
+    def split_columns(self) -> Iterator[TimeSeries]:
         """Yield each column as a separate time series."""
         for i, (column, unit) in enumerate(zip(self.columns, self.units, strict=True)):
             values = self.values[:, i : i + 1]
@@ -123,7 +123,7 @@ class EpisodeStreams:
 
     def __init__(self, reader: DatasetReader, index: int) -> None:
         self.reader, self.index = reader, index
-        self.ours = reader.ours and not reader.appended(index)
+        self.ours = reader.ours and not reader.is_appended(index)
         self.recorded = self.ours and reader.has_log(index)
         self.simulated = self.ours and not self.recorded
         self.length = int(reader.row(index)["length"])
@@ -189,7 +189,7 @@ class EpisodeStreams:
             if name == "commanded" and command == "none":
                 continue
             torque = name == "commanded" and command == "torque"
-            values = self.exact(key)[:, : len(map_.names)]
+            values = self.read_exact(key)[:, : len(map_.names)]
             values = values if torque and self.recorded else map_.to_si(values)  # a log's torques are SI
             units = forces if torque else lengths
             yield TimeSeries(name=name, time=self.time, values=values, columns=map_.names, units=units)
@@ -198,9 +198,9 @@ class EpisodeStreams:
         """Yield sensor signals with their own times in SI, under twinloop's names (``wrench/SITE``)."""
         found: dict[str, LoggedSignal] = {}
         if self.recorded:
-            found = stored_signals(self.reader, self.index)
+            found = read_stored_signals(self.reader, self.index)
         elif self.simulated:
-            found = generated_signals(self.reader, self.index)
+            found = read_generated_signals(self.reader, self.index)
         for name, signal in found.items():
             units = column_units(name, signal)
             yield TimeSeries(name=name, time=signal.time, values=signal.values, columns=signal.columns, units=units)
@@ -231,17 +231,17 @@ class EpisodeStreams:
             return None
         row = self.reader.row(self.index)
         values = {"chunk_index": row[f"videos/{key}/chunk_index"], "file_index": row[f"videos/{key}/file_index"]}
-        path = inside(self.reader.path, self.reader.info["video_path"], {**values, "video_key": key})
+        path = resolve_inside(self.reader.path, self.reader.info["video_path"], {**values, "video_key": key})
         start = float(row[f"videos/{key}/from_timestamp"])
         return VideoClip(path=path, start_s=start, frames=self.length, fps=self.reader.fps)
 
-    def pictures(self, camera: str) -> Iterator[NDArray[np.uint8]]:
+    def decode_images(self, camera: str) -> Iterator[NDArray[np.uint8]]:
         """Yield the images of a camera in order, decoded in batches."""
-        read = picture_rows(self.reader, camera)[self.index].read
+        read = images_by_episode(self.reader, camera)[self.index].read
         for start in range(0, self.length, _CHUNK):
             yield from read(range(start, min(start + _CHUNK, self.length)))
 
-    def exact(self, key: str) -> Array:
+    def read_exact(self, key: str) -> Array:
         """Return actions or states, for recorded episodes with the unrounded values of the log."""
         if not self.recorded:
             return self.reader.array(self.index, key)
@@ -264,26 +264,26 @@ def open_reader(source: Path) -> DatasetReader:
     return DatasetReader(source)
 
 
-def picture_rows(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
+def images_by_episode(reader: DatasetReader, camera: str) -> dict[int, EpisodeImages]:
     """Return the image readers of a camera by ``episode_index``."""
-    return {int(row.name.rpartition(" ")[2]): row for row in open_pictures(reader.path, camera).episodes}
+    return {int(row.name.rpartition(" ")[2]): row for row in open_images(reader.path, camera).episodes}
 
 
-def cameras_of(reader: DatasetReader) -> list[str]:
+def camera_names(reader: DatasetReader) -> list[str]:
     """Return the names of a dataset's cameras, stored as videos or in tables."""
     features = reader.info["features"]
     named = {key: entry["dtype"] for key, entry in features.items() if key.startswith(PICTURES)}
     return [key.removeprefix(PICTURES) for key, dtype in named.items() if dtype in ("video", "image")]
 
 
-def chosen_cameras(reader: DatasetReader, words: str | None) -> list[str]:
+def select_cameras(reader: DatasetReader, words: str | None) -> list[str]:
     """Return the cameras that a setting selects: all by default, ``none``, or names separated by commas.
 
     Raises:
         InputError: the dataset has no cameras.
         UnknownNameError: there is no camera of that name.
     """
-    present = cameras_of(reader)
+    present = camera_names(reader)
     if words is None or words == "all":
         return present
     if words == "none":
@@ -345,7 +345,7 @@ class ExportSelection:
     truth: GroundTruth
 
 
-def read_asked(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
+def read_selection(reader: DatasetReader, options: ExportOptions, truth: GroundTruth, *, name: str) -> ExportSelection:
     """Parse the settings ``pictures`` and ``cameras`` of an export.
 
     Args:
@@ -357,5 +357,5 @@ def read_asked(reader: DatasetReader, options: ExportOptions, truth: GroundTruth
     pictures = options.settings.get("pictures", _PICTURES[0])
     if pictures not in _PICTURES:
         raise UnknownNameError("kind of pictures", pictures, _PICTURES, where=f"the format {name}")
-    cameras = chosen_cameras(reader, options.settings.get("cameras"))
+    cameras = select_cameras(reader, options.settings.get("cameras"))
     return ExportSelection(reader=reader, cameras=cameras, copied=pictures == "video", truth=truth)

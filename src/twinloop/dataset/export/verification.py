@@ -16,7 +16,7 @@ from twinloop.core.errors import DatasetError
 from twinloop.core.seeds import generator
 from twinloop.dataset.export.protocol import ExportReader
 from twinloop.dataset.export.source import open_source
-from twinloop.dataset.media.picture_sources import decoded_cells
+from twinloop.dataset.media.image_sources import decode_cells
 
 RENUMBERED = ("episode_index", "index", "task_index")  # features that an export renumbers
 
@@ -38,22 +38,24 @@ class FolderReader:
         """Feature keys with images."""
         return [*self._source.video_keys, *self._source.image_keys]
 
-    def numbers(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
+    def read_numeric_features(self, episode: int, frame: int) -> Mapping[str, NDArray[Any]]:
         """Return numeric features, without those that an export renumbers."""
         keys = [key for key in self._source.numeric_keys() if key not in RENUMBERED]
         table = self._source.frames(self._episodes[episode], keys)
-        return {key: np.asarray(table[key][frame].as_py(), dtype=_kind(table[key].type)).reshape(-1) for key in keys}
+        return {
+            key: np.asarray(table[key][frame].as_py(), dtype=_numpy_type(table[key].type)).reshape(-1) for key in keys
+        }
 
-    def picture(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
+    def read_image(self, episode: int, camera: str, frame: int) -> NDArray[np.uint8]:
         """Return one image ``(height, width, 3)`` of a camera."""
         number = self._episodes[episode]
         if camera in self._source.image_keys:
             cell = self._source.frames(number, [camera])[camera].slice(frame, 1).to_pylist()
-            return decoded_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
-        return self._source.clip(number, camera).pictures([frame])[0]
+            return decode_cells(cell, where=f"{self._source.path}: {camera} of episode {number}")[0]
+        return self._source.clip(number, camera).decode_frames([frame])[0]
 
 
-def _kind(type_: pa.DataType) -> Any:
+def _numpy_type(type_: pa.DataType) -> Any:
     while pa.types.is_nested(type_):
         type_ = type_.value_type
     return type_.to_pandas_dtype()
@@ -126,7 +128,7 @@ def verify_export(
         if export.lengths[n] != source.lengths[e]
     ]
     seen = _ComparedFrames()
-    for episode, frame in _picked(export.lengths, frames, seed) if not defects else []:
+    for episode, frame in _draw_frames(export.lengths, frames, seed) if not defects else []:
         seen.compare(source, export, episodes[episode], episode, frame)
     if not defects and not seen.numbers:
         raise DatasetError("The export shares no numeric feature with its source: nothing could be compared.")
@@ -158,13 +160,17 @@ class _ComparedFrames:
 
     def compare(self, source: ExportReader, export: ExportReader, theirs: int, ours: int, frame: int) -> None:
         """Compare one frame in all features that both readers have."""
-        before, after, self.frames = source.numbers(theirs, frame), export.numbers(ours, frame), self.frames + 1
+        before, after, self.frames = (
+            source.read_numeric_features(theirs, frame),
+            export.read_numeric_features(ours, frame),
+            self.frames + 1,
+        )
         for key in before.keys() & after.keys():
             self.numbers.add(key)
-            self._number(key, before[key], after[key], f"frame {frame} of episode {ours}")
+            self._compare_numbers(key, before[key], after[key], f"frame {frame} of episode {ours}")
         for camera in set(source.cameras) & set(export.cameras):
             self.cameras.add(camera)
-            one, other = source.picture(theirs, camera, frame), export.picture(ours, camera, frame)
+            one, other = source.read_image(theirs, camera, frame), export.read_image(ours, camera, frame)
             if one.shape != other.shape:
                 self.defects.append(f"{camera}: {other.shape[1]}x{other.shape[0]} pictures instead of {one.shape}")
                 continue
@@ -173,7 +179,7 @@ class _ComparedFrames:
             if ratio < LEAST_PSNR_DB:
                 self.defects.append(f"{camera}: {ratio:.1f} dB at frame {frame} of episode {ours}")
 
-    def _number(self, key: str, before: NDArray[Any], after: NDArray[Any], where: str) -> None:
+    def _compare_numbers(self, key: str, before: NDArray[Any], after: NDArray[Any], where: str) -> None:
         if before.shape != after.shape:
             self.defects.append(f"{key} has {after.size} values instead of {before.size} at {where}")
             return
@@ -186,7 +192,7 @@ class _ComparedFrames:
             self.defects.append(f"{key} differs by {worst:.3g} at {where}")
 
 
-def _picked(lengths: Sequence[int], frames: int, seed: int) -> list[tuple[int, int]]:
+def _draw_frames(lengths: Sequence[int], frames: int, seed: int) -> list[tuple[int, int]]:
     ends = np.cumsum(lengths)
     total = int(ends[-1]) if len(ends) else 0
     places = np.sort(generator(seed, _STREAM).choice(total, size=min(frames, total), replace=False))

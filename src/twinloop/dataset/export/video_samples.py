@@ -29,7 +29,7 @@ class VideoSamples:
     data: list[bytes]
 
 
-def copied_samples(clip: VideoClip) -> VideoSamples | None:
+def copy_samples(clip: VideoClip) -> VideoSamples | None:
     """Copy a clip's packets as samples: H.264 and H.265 in Annex B with parameter sets before key frames.
 
     Return None if they cannot be copied: the codec is not in `FORMATS`, a frame depends on a later one, or the episode
@@ -44,7 +44,7 @@ def copied_samples(clip: VideoClip) -> VideoSamples | None:
     reader = PacketReader(clip.path)
     try:
         codec = reader.coding.codec
-        cut = cut_of(reader, clip) if codec in FORMATS else None
+        cut = cut_packets(reader, clip) if codec in FORMATS else None
         if cut is None or cut.coding.delay:
             return None
         name = _FILTERS[codec]
@@ -65,7 +65,7 @@ def episode_file(clip: VideoClip) -> bytes | None:
     """
     reader = PacketReader(clip.path)
     try:
-        cut = cut_of(reader, clip)
+        cut = cut_packets(reader, clip)
         if cut is None:
             return None
         with tempfile.TemporaryDirectory() as folder:
@@ -77,7 +77,7 @@ def episode_file(clip: VideoClip) -> bytes | None:
         reader.close()
 
 
-def cut_of(reader: PacketReader, clip: VideoClip) -> EpisodePackets | None:
+def cut_packets(reader: PacketReader, clip: VideoClip) -> EpisodePackets | None:
     """Return the packets of a clip, or None if they cannot be copied without the neighbouring episodes."""
     return reader.cut(clip.start_s, clip.frames, _rate(clip))
 
@@ -86,7 +86,7 @@ def _rate(clip: VideoClip) -> Fraction:
     return Fraction(clip.fps).limit_denominator(100_000)
 
 
-def jpeg(picture: NDArray[np.uint8]) -> bytes:
+def encode_jpeg(picture: NDArray[np.uint8]) -> bytes:
     """Return an image as JPEG, the same bytes for the same pixels."""
     from PIL import Image
 

@@ -46,7 +46,8 @@ def read_calibration(path: Path) -> dict[str, MotorCalibration]:
             motors[name] = _MOTOR.validate_python(entry)
         except ValidationError as error:
             raise InputError(
-                f"{path}: motor {name}, {_first(error)}. A motor has id, drive_mode, homing_offset, range_min and "
+                f"{path}: motor {name}, {_format_first_error(error)}. A motor has id, drive_mode, homing_offset, "
+                "range_min and "
                 "range_max, all whole numbers. Copy the file that LeRobot's calibration wrote."
             ) from None
         if motors[name].range_max <= motors[name].range_min:
@@ -56,7 +57,7 @@ def read_calibration(path: Path) -> dict[str, MotorCalibration]:
     return motors
 
 
-def _first(error: ValidationError) -> str:
+def _format_first_error(error: ValidationError) -> str:
     """Return the first validation error: the field, the expected value and the value found."""
     detail = error.errors()[0]
     field = ".".join(map(str, detail["loc"])) or "the whole entry"

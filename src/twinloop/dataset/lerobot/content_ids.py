@@ -13,14 +13,14 @@ import pyarrow as pa
 from twinloop.core.errors import DatasetError
 from twinloop.core.files import sha256_bytes
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import numbers, open_parquet
+from twinloop.dataset.lerobot.parquet import column_to_floats, open_parquet
 from twinloop.dataset.spec import INDEX_FEATURES, STATE
 
 _CORE = (STATE, "action")
 _NUMERIC = ("float32", "float64", "int64", "int32", "bool", "int8", "int16", "uint8")
 
 
-def content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
+def compute_content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: str) -> list[str]:
     """Return the content ids: hashes of states and actions (or all numeric features), task and source.
 
     Args:
@@ -33,26 +33,26 @@ def content_ids(folder: Path, info: Mapping[str, Any], rows: pa.Table, source: s
     Raises:
         DatasetError: a data file is missing or damaged, or its episodes differ from the episode table.
     """
-    features = _hashed(info["features"])
+    features = _features_to_hash(info["features"])
     wanted = rows.select(["episode_index", "length", "tasks", "data/chunk_index", "data/file_index"]).to_pylist()
     places = {(row["data/chunk_index"], row["data/file_index"]) for row in wanted}
     by_index = {row["episode_index"]: row for row in wanted}
     names: dict[int, str] = {}
     for chunk, file in sorted(places):
-        path = layout.inside(folder, info["data_path"], {"chunk_index": chunk, "file_index": file})
+        path = layout.resolve_inside(folder, info["data_path"], {"chunk_index": chunk, "file_index": file})
         for index, frames in _episodes(path, features):
             row = by_index.get(index)
             if row is not None:
                 if len(frames) != row["length"]:
-                    raise _disagree(path, index, len(frames), row["length"])
-                names[index] = _name(frames, features, row["tasks"], source, where=f"{path}: episode {index}")
+                    raise _length_error(path, index, len(frames), row["length"])
+                names[index] = _compute_id(frames, features, row["tasks"], source, where=f"{path}: episode {index}")
     missing = [index for index in by_index if index not in names]
     if missing:
-        raise _disagree(folder, missing[0], 0, by_index[missing[0]]["length"])
+        raise _length_error(folder, missing[0], 0, by_index[missing[0]]["length"])
     return [names[row["episode_index"]] for row in wanted]
 
 
-def _hashed(features: Mapping[str, Any]) -> list[str]:
+def _features_to_hash(features: Mapping[str, Any]) -> list[str]:
     core = [name for name in _CORE if name in features]
     numeric = [name for name, entry in features.items() if entry["dtype"] in _NUMERIC and name not in INDEX_FEATURES]
     return core or sorted(numeric)
@@ -84,15 +84,15 @@ def _episodes(path: Path, features: Sequence[str]) -> Iterator[tuple[int, pa.Tab
         yield current, pa.concat_tables(held)
 
 
-def _name(frames: pa.Table, features: Sequence[str], tasks: Sequence[str], source: str, *, where: str) -> str:
+def _compute_id(frames: pa.Table, features: Sequence[str], tasks: Sequence[str], source: str, *, where: str) -> str:
     parts = [name.encode() for name in features]
     for name in features:
-        values = numbers(frames[name], where=f"{where}: {name}")
+        values = column_to_floats(frames[name], where=f"{where}: {name}")
         parts.append(np.ascontiguousarray(values, dtype="<f8").tobytes())
     return sha256_bytes(*parts, "\n".join(tasks or ()).encode(), source.encode())
 
 
-def _disagree(where: Path, index: int, found: int, told: int) -> DatasetError:
+def _length_error(where: Path, index: int, found: int, told: int) -> DatasetError:
     return DatasetError(
         f"{where} holds {found} frames of episode {index}; the episode table has {told}. The dataset is incomplete: "
         "copy or export it again."

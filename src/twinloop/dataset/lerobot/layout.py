@@ -61,7 +61,7 @@ def require_keys(value: Any, keys: Sequence[str], *, where: str) -> None:
 
 
 @contextlib.contextmanager
-def understood(where: str) -> Iterator[None]:
+def wrap_parse_errors(where: str) -> Iterator[None]:
     """Turn errors while parsing a file's content into a `DatasetError` that names the file.
 
     Raises:
@@ -81,12 +81,12 @@ def chunk_and_file(block: int) -> dict[str, int]:
     return {"chunk_index": block // FILES_PER_CHUNK, "file_index": block % FILES_PER_CHUNK}
 
 
-def of_block(template: str, block: int, **keys: str) -> str:
+def block_path(template: str, block: int, **keys: str) -> str:
     """Return the relative path of a block's file."""
     return template.format(**chunk_and_file(block), **keys)
 
 
-def inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
+def resolve_inside(root: Path, template: str, values: Mapping[str, Any]) -> Path:
     """Return the path that a template of the metadata gives; refuse a path outside the dataset's folder.
 
     Symbolic links are resolved before the comparison, so a link to a place outside is refused too.

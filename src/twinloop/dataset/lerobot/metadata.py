@@ -15,29 +15,29 @@ from numpy.typing import NDArray
 
 from twinloop.core.console import (
     MarkdownCode,
+    escape_control,
     markdown_block,
     markdown_cell,
     markdown_code,
     markdown_text,
     one_line,
-    visible,
 )
 from twinloop.core.documents import read_json
 from twinloop.core.files import dumps
 from twinloop.core.units import UnitMap
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import read_table, stored
+from twinloop.dataset.lerobot.parquet import column_to_array, read_table
 from twinloop.dataset.lerobot.progress import WriteProgress
 from twinloop.dataset.lerobot.statistics import (
     QUANTILES,
     Moments,
     column_stats,
     image_stats,
-    streamed_quantiles,
+    stream_quantiles,
     take_columns,
 )
 from twinloop.dataset.lerobot.tables import stat_columns, tasks_table
-from twinloop.dataset.spec import DatasetSpec, info, modality
+from twinloop.dataset.spec import DatasetSpec, build_info, build_modality
 from twinloop.dataset.storage.snapshot import replace_bytes
 
 # Licence identifiers of the Hub (huggingface.co/docs/hub/repositories-licenses) that are usual for data and code.
@@ -82,7 +82,7 @@ Further tables, in Parquet with one row group per episode; their metadata descri
 _OURS = "H.264, a key frame at least every second frame"
 
 
-def card(
+def format_card(
     spec: DatasetSpec,
     *,
     episodes: int,
@@ -105,11 +105,11 @@ def card(
             f"Robot: {markdown_text(spec.robot_type)}."
         ),
         "## Tasks\n\n" + "\n".join(f"- {markdown_text(task)}" for task in tasks),
-        "## Time\n\n" + _time(spec, logged=logged),
+        "## Time\n\n" + _time_section(spec, logged=logged),
         "## Units\n\n" + units_section(spec.units),
     ]
     if spec.readings:
-        sections.append("## Readings\n\n" + _readings(spec))
+        sections.append("## Readings\n\n" + _readings_section(spec))
     if spec.ranges:
         sections.append("## Ranges\n\n" + "\n".join(f"- {markdown_text(line)}" for line in spec.ranges))
     if spec.cameras:
@@ -124,7 +124,7 @@ def card(
     if "license_name" in front:
         sections.append("## Licence\n\n" + _licence_text(spec.licence))
     if spec.config:
-        config = markdown_block(visible(dumps(dict(spec.config), indent=2)), "json")
+        config = markdown_block(escape_control(dumps(dict(spec.config), indent=2)), "json")
         sections.append(f"## Configuration\n\n<details><summary>As JSON</summary>\n\n{config}\n\n</details>")
     return "\n\n".join(sections) + "\n"
 
@@ -164,11 +164,11 @@ def _licence(text: str) -> dict[str, str]:
 def _licence_text(text: str) -> str:
     """Return the licence for the body of the card: one line as text, a whole licence as a block."""
     if "\n" in text.strip():
-        return markdown_block(visible(text.strip()))
+        return markdown_block(escape_control(text.strip()))
     return markdown_text(text) or "None was stated when the dataset was written."
 
 
-def _time(spec: DatasetSpec, *, logged: bool) -> str:
+def _time_section(spec: DatasetSpec, *, logged: bool) -> str:
     """Return the paragraph that defines the times of the dataset's features."""
     parts = [_LOG_TIME if logged else _SIM_TIME, *([_SUCCESS] if spec.success else []), _NOMINAL]
     parts += [_TRUE] if spec.unsteady else []
@@ -180,13 +180,14 @@ def units_section(units: UnitMap) -> str:
     head = f"Source: {markdown_text(units.source)}. Position in rad or m = offset + scale · value.\n\n"
     rows = ["| joint | unit | scale | offset |", "|---|---|---|---|"]
     rows += [
-        f"| {markdown_cell(u.joint)} | {markdown_cell(u.unit)} | {_number(u.scale)} | {_number(u.offset)} |"
+        f"| {markdown_cell(u.joint)} | {markdown_cell(u.unit)} | {_format_number(u.scale)} | "
+        f"{_format_number(u.offset)} |"
         for u in units.joints
     ]
     return head + "\n".join(rows)
 
 
-def _readings(spec: DatasetSpec) -> str:
+def _readings_section(spec: DatasetSpec) -> str:
     rows = ["| feature | columns | units |", "|---|---|---|"]
     rows += [
         f"| {markdown_cell(MarkdownCode(r.key))} | {markdown_cell(', '.join(r.columns))} | "
@@ -196,7 +197,7 @@ def _readings(spec: DatasetSpec) -> str:
     return f"{_READINGS}\n\n" + "\n".join(rows)
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "not known" if value is None else f"{value:.9g}"
 
 
@@ -220,16 +221,16 @@ def write_metadata(stage: Path, spec: DatasetSpec, progress: WriteProgress, *, q
         quantiles: compute the quantiles again; otherwise those of the present ``stats.json`` are kept.
     """
     episodes, frames, tasks = progress.episodes, progress.frames, list(progress.tasks)
-    _write_json(stage / layout.INFO, info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
-    _write_json(stage / layout.MODALITY, modality(spec))
+    _write_json(stage / layout.INFO, build_info(spec, episodes=episodes, frames=frames, tasks=len(tasks)))
+    _write_json(stage / layout.MODALITY, build_modality(spec))
     _write_json(stage / layout.UNIT_MAP, spec.units.to_json())
     _write_json(stage / layout.SPEC, spec.to_json())
     buffer = io.BytesIO()
     pq.write_table(tasks_table(progress.tasks), buffer)
     replace_bytes(stage / layout.TASKS, buffer.getvalue())
-    logged = (stage / layout.of_block(layout.LOGS_PATH, 0)).exists()
+    logged = (stage / layout.block_path(layout.LOGS_PATH, 0)).exists()
     tables = list(progress.tables)
-    text = card(spec, episodes=episodes, frames=frames, tasks=tasks, logged=logged, tables=tables)
+    text = format_card(spec, episodes=episodes, frames=frames, tasks=tasks, logged=logged, tables=tables)
     replace_bytes(stage / layout.CARD, text.encode())
     if progress.moments is not None:
         stats = _stats(stage, spec, progress, progress.moments, quantiles=quantiles)
@@ -272,15 +273,15 @@ def _exact_quantiles(stage: Path, progress: WriteProgress, features: Sequence[st
     """Compute the quantiles over all frames in two passes over the data files."""
 
     def chunks() -> Iterator[dict[str, NDArray[Any]]]:
-        for blocks in _runs_of_blocks(progress):
-            paths = [stage / layout.of_block(layout.DATA_PATH, block) for block in blocks]
+        for blocks in _group_blocks(progress):
+            paths = [stage / layout.block_path(layout.DATA_PATH, block) for block in blocks]
             table = pa.concat_tables([read_table(path, features) for path in paths])
-            yield {name: stored(table[name]) for name in features}
+            yield {name: column_to_array(table[name]) for name in features}
 
-    return streamed_quantiles(chunks, progress.frames)
+    return stream_quantiles(chunks, progress.frames)
 
 
-def _runs_of_blocks(progress: WriteProgress) -> Iterator[list[int]]:
+def _group_blocks(progress: WriteProgress) -> Iterator[list[int]]:
     """Yield runs of consecutive blocks with frames, large enough to read efficiently."""
     blocks, frames = list[int](), 0
     for entry in progress.blocks:

@@ -111,7 +111,7 @@ def require_columns(wanted: Sequence[str], present: Sequence[str], *, where: str
         raise DatasetError(f"{where} has no column {', '.join(missing)}. It has: {', '.join(present)}.")
 
 
-def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
+def column_to_floats(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
     """Convert a column of numbers to ``(T,)``, or of equally long lists of numbers to ``(T, n)``, as float64.
 
     Raises:
@@ -121,8 +121,8 @@ def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
     if array.null_count:
         raise DatasetError(f"{where} has {array.null_count} empty values. Fill or remove those rows.")
     if not pa.types.is_nested(array.type):
-        return _flat(array, where)
-    values = _flat(array.flatten(), where)
+        return _to_floats(array, where)
+    values = _to_floats(array.flatten(), where)
     width = len(values) // len(array) if len(array) else 0
     if pa.types.is_list(array.type) or pa.types.is_large_list(array.type):
         lengths = np.diff(np.asarray(array.offsets))
@@ -131,14 +131,14 @@ def numbers(column: pa.ChunkedArray, *, where: str) -> NDArray[np.float64]:
     return values.reshape(len(array), width)
 
 
-def stored(column: pa.ChunkedArray) -> NDArray[Any]:
+def column_to_array(column: pa.ChunkedArray) -> NDArray[Any]:
     """Convert a column that twinloop wrote (numbers or equally long lists) to ``(n, width)``; keep its type."""
     array = column.combine_chunks()
     values = array.flatten() if pa.types.is_nested(array.type) else array
     return values.to_numpy(zero_copy_only=False).reshape(len(array), -1)
 
 
-def _flat(array: Any, where: str) -> NDArray[np.float64]:
+def _to_floats(array: Any, where: str) -> NDArray[np.float64]:
     if array.null_count:
         raise DatasetError(f"{where} has {array.null_count} empty values. Fill or remove those rows.")
     if pa.types.is_boolean(array.type):
@@ -148,12 +148,12 @@ def _flat(array: Any, where: str) -> NDArray[np.float64]:
     return array.to_numpy(zero_copy_only=False).astype(np.float64)
 
 
-def fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
+def to_fixed_lists(values: NDArray[np.float32]) -> pa.FixedSizeListArray:
     """Convert rows ``(T, n)`` to the fixed-size lists in which LeRobot stores vectors."""
     return pa.FixedSizeListArray.from_arrays(pa.array(values.reshape(-1)), values.shape[1])
 
 
-def lists(rows: Sequence[NDArray[np.float64]]) -> pa.ListArray:
+def to_lists(rows: Sequence[NDArray[np.float64]]) -> pa.ListArray:
     """Return one list of float64 per row; the lists may differ in length."""
     offsets = np.cumsum([0, *[row.size for row in rows]]).astype(np.int32)
     flat = np.concatenate([row.reshape(-1) for row in rows]) if rows else np.empty(0)

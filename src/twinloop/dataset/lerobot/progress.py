@@ -101,7 +101,7 @@ class WriteProgress:
         path = root / layout.PROGRESS
         value = read_json(path)
         layout.require_keys(value, ("blocks", "tasks", "params", "moments", "cameras", "quantiles_at"), where=str(path))
-        with layout.understood(str(path)):
+        with layout.wrap_parse_errors(str(path)):
             return cls._from_json(value)
 
     @classmethod
@@ -121,7 +121,7 @@ class WriteProgress:
         )
 
 
-def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> WriteProgress:
+def start_progress(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> WriteProgress:
     """Return the progress from which a writer starts, after checking that an existing dataset can be continued.
 
     Args:
@@ -151,16 +151,16 @@ def begin(path: Path, spec: DatasetSpec, *, resume: bool, name: str = "") -> Wri
     different = sorted(key for key in stored.keys() | wanted.keys() if stored.get(key) != wanted.get(key))
     if different:
         raise DatasetError(
-            f"{called} was started with another {', '.join(different)}{_settings(stored, wanted)}, so it "
+            f"{called} was started with another {', '.join(different)}{_describe_changes(stored, wanted)}, so it "
             "cannot be resumed with this configuration. Run with the configuration it was started with, or choose "
             "another folder."
         )
     return progress
 
 
-def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+def _describe_changes(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     """List the settings that the user changed, such as `` (episodes 3 instead of 2)``."""
-    before, now = (_leaves(_asked(one.get("config", {}))) for one in (stored, wanted))
+    before, now = (_flatten_mapping(_user_settings(one.get("config", {}))) for one in (stored, wanted))
     changes = [
         f"{key} {now.get(key)!r:.40} instead of {before.get(key)!r:.40}"
         for key in sorted(before.keys() | now.keys())
@@ -169,18 +169,20 @@ def _settings(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     return f" ({'; '.join(changes[:4])}{'; …' if len(changes) > 4 else ''})" if changes else ""
 
 
-def _asked(config: Mapping[str, Any]) -> Any:
+def _user_settings(config: Mapping[str, Any]) -> Any:
     """Return the settings that the user chose, from the configuration of a run that simulated or rendered."""
     if "parent" in config:  # a rendered dataset
         return {key: value for key, value in config.items() if key != "parent"}
     return config.get("generate", {})
 
 
-def _leaves(value: Any, place: str = "") -> dict[str, Any]:
+def _flatten_mapping(value: Any, place: str = "") -> dict[str, Any]:
     """Return every value of nested mappings by its dotted key."""
     if not isinstance(value, Mapping):
         return {place: value}
-    return {k: v for key, one in value.items() for k, v in _leaves(one, f"{place}.{key}" if place else key).items()}
+    return {
+        k: v for key, one in value.items() for k, v in _flatten_mapping(one, f"{place}.{key}" if place else key).items()
+    }
 
 
 def check_episode(spec: DatasetSpec, episode: SimEpisode) -> None:

@@ -18,10 +18,10 @@ from twinloop.core.records import Episode, Provenance
 from twinloop.core.units import UnitMap
 from twinloop.dataset.annotations import CameraAnnotations
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import numbers, open_parquet, read_rows, require_columns
-from twinloop.dataset.lerobot.validation import require_places, require_possible, require_within
+from twinloop.dataset.lerobot.parquet import column_to_floats, open_parquet, read_rows, require_columns
+from twinloop.dataset.lerobot.validation import require_frames_within, require_valid_info, require_whole_numbers
 from twinloop.dataset.media.video import decode
-from twinloop.dataset.side_tables import open_side_table, side_rows, side_table_names
+from twinloop.dataset.side_tables import open_side_table, read_side_rows, side_table_names
 from twinloop.dataset.spec import DatasetSpec
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class DatasetReader:
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
         if not (self.path / layout.INFO).is_file():
-            raise DatasetError(f"{self.path} is not a LeRobot dataset: {_lacking(self.path)}.")
+            raise DatasetError(f"{self.path} is not a LeRobot dataset: {_explain_missing(self.path)}.")
         self.info, self._episodes = self._read_consistently()
 
     def __len__(self) -> int:
@@ -84,7 +84,7 @@ class DatasetReader:
         path = self.path / layout.UNIT_MAP
         if not path.is_file():
             return None
-        with layout.understood(str(path)):
+        with layout.wrap_parse_errors(str(path)):
             return UnitMap.from_json(read_json(path))
 
     @property
@@ -148,7 +148,7 @@ class DatasetReader:
         """
         row = self.row(index)
         where = {"chunk_index": row["data/chunk_index"], "file_index": row["data/file_index"]}
-        path = layout.inside(self.path, self.info["data_path"], where)
+        path = layout.resolve_inside(self.path, self.info["data_path"], where)
         start = row["dataset_from_index"] - self._file_start(where["chunk_index"], where["file_index"])
         wanted = None if columns is None else [*dict.fromkeys(["episode_index", *columns])]
         table = read_rows(path, start, start + row["length"], wanted)
@@ -164,15 +164,15 @@ class DatasetReader:
         """Return one numeric feature of an episode as float64, ``(T, n)`` for vectors and ``(T,)`` for scalars."""
         self.feature_names(feature)
         table = self.frames_table(index, [feature])
-        return numbers(table[feature], where=f"{self.path}: {feature} of episode {index}")
+        return column_to_floats(table[feature], where=f"{self.path}: {feature} of episode {index}")
 
     def images(self, index: int, camera: str, frames: Sequence[int] | None = None) -> NDArray[np.uint8]:
         """Decode images of one camera ``(n, height, width, 3)``: all of the episode, or the given ascending frames."""
-        path, start = self.video_place(index, camera)
+        path, start = self.video_location(index, camera)
         chosen = range(self.row(index)["length"]) if frames is None else frames
         return decode(path, [start + frame / self.fps for frame in chosen], tolerance_s=0.25 / self.fps)
 
-    def video_place(self, index: int, camera: str) -> tuple[Path, float]:
+    def video_location(self, index: int, camera: str) -> tuple[Path, float]:
         """Return the video file of an episode's camera, and the episode's start time in it, in seconds.
 
         Raises:
@@ -190,15 +190,15 @@ class DatasetReader:
                 f"{self.path}: the episode table has no videos/{key}/{missing[0]} of episode {index}. Export it again."
             )
         start = float(values.pop("from_timestamp") or 0.0)
-        return layout.inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
+        return layout.resolve_inside(self.path, self.info["video_path"], {**values, "video_key": key}), start
 
     def states(self, index: int) -> NDArray[np.float64]:
         """Return the exact simulator states ``(T+1, nstate)`` of a simulated episode that twinloop wrote."""
-        return self._exact(layout.STATES_PATH, index, "states", "state_width")
+        return self._read_exact_array(layout.STATES_PATH, index, "states", "state_width")
 
     def commands(self, index: int) -> NDArray[np.float64]:
         """Return the exact commands ``(T, nu)`` in SI of a simulated episode that twinloop wrote."""
-        return self._exact(layout.STATES_PATH, index, "commands", "command_width")
+        return self._read_exact_array(layout.STATES_PATH, index, "commands", "command_width")
 
     def provenance(self, index: int) -> Provenance:
         """Return the provenance of an episode that twinloop wrote.
@@ -206,14 +206,14 @@ class DatasetReader:
         Raises:
             DatasetError: another program wrote the dataset or appended this episode, or the file is damaged.
         """
-        block, position = self._block_place(index)
-        path = self._ours_path(layout.PROVENANCE_PATH, block)
+        block, position = self._block_position(index)
+        path = self._twinloop_path(layout.PROVENANCE_PATH, block)
         try:
             with open_regular(path) as file:
                 value = parse_json(next(itertools.islice(file, position, None)), where=f"Line {position + 1} of {path}")
         except (StopIteration, InputError) as error:
             raise DatasetError(f"{path} has no readable line {position + 1} ({error}).") from error
-        with layout.understood(f"Line {position + 1} of {path}"):
+        with layout.wrap_parse_errors(f"Line {position + 1} of {path}"):
             del value["episode_index"]
             return Provenance.from_json(value)
 
@@ -233,7 +233,7 @@ class DatasetReader:
 
     def side_rows(self, name: str, index: int, columns: Sequence[str] | None = None) -> pa.Table:
         """Read one episode's rows of a side table; raises as `side_table`, and for a missing column."""
-        return side_rows(self.path, name, self._block_place(index)[0], index, columns)
+        return read_side_rows(self.path, name, self._block_position(index)[0], index, columns)
 
     def annotations(self, index: int, camera: str) -> CameraAnnotations:
         """Open the annotations of one episode and camera; each annotation is decoded at first use.
@@ -244,19 +244,19 @@ class DatasetReader:
         """
         return CameraAnnotations.read(self, index, camera)
 
-    def appended(self, index: int) -> bool:
+    def is_appended(self, index: int) -> bool:
         """Return whether another program appended this episode to a twinloop dataset; it has LeRobot's files only."""
         return self.ours and bool(self.numbers[index] < 0)
 
     def has_log(self, index: int) -> bool:
         """Return whether an episode is a recorded one with its unrounded log."""
-        if not self.ours or self.appended(index):
+        if not self.ours or self.is_appended(index):
             return False
-        return self._ours_path(layout.LOGS_PATH, self._block_place(index)[0]).is_file()
+        return self._twinloop_path(layout.LOGS_PATH, self._block_position(index)[0]).is_file()
 
     def log_episode(self, index: int, *, units: UnitMap | None = None) -> Episode:
         """Return one recorded episode with the unrounded values of its log, as it was before conversion."""
-        row = self._exact_row(layout.LOGS_PATH, index)
+        row = self._read_exact_row(layout.LOGS_PATH, index)
         map_ = units or self.spec.units
         width = len(map_.joints)
         record = self.provenance(index)
@@ -272,29 +272,31 @@ class DatasetReader:
             robot_type=str(self.info.get("robot_type") or ""),
         )
 
-    def _exact(self, template: str, index: int, column: str, width: str) -> NDArray[np.float64]:
-        row = self._exact_row(template, index)
+    def _read_exact_array(self, template: str, index: int, column: str, width: str) -> NDArray[np.float64]:
+        row = self._read_exact_row(template, index)
         return np.array(row[column], dtype=np.float64).reshape(-1, row[width])
 
-    def _exact_row(self, template: str, index: int) -> dict[str, Any]:
-        block, position = self._block_place(index)
-        path = self._ours_path(template, block)
+    def _read_exact_row(self, template: str, index: int) -> dict[str, Any]:
+        block, position = self._block_position(index)
+        path = self._twinloop_path(template, block)
         if not path.is_file():
-            raise DatasetError(f"Episode {index} of {self.path} has no {path.relative_to(self.path)}: {_why(template)}")
+            raise DatasetError(
+                f"Episode {index} of {self.path} has no {path.relative_to(self.path)}: {_explain_absence(template)}"
+            )
         row = read_rows(path, position, position + 1).to_pylist()[0]
         if row["episode_index"] != index:
             raise DatasetError(f"{path} holds episode {row['episode_index']} where episode {index} should be.")
         return row
 
-    def _ours_path(self, template: str, block: int) -> Path:
-        return layout.inside(self.path, template, layout.chunk_and_file(block))
+    def _twinloop_path(self, template: str, block: int) -> Path:
+        return layout.resolve_inside(self.path, template, layout.chunk_and_file(block))
 
-    def _block_place(self, index: int) -> tuple[int, int]:
+    def _block_position(self, index: int) -> tuple[int, int]:
         """Return the block of an episode that twinloop wrote, and its position in the block."""
         if not self.ours:
             raise DatasetError(f"{self.path} was not written by twinloop: it has LeRobot's files only.")
         row = self.row(index)
-        if self.appended(index):
+        if self.is_appended(index):
             raise DatasetError(
                 f"{self.path}: episode {index} was appended by another program and has no provenance, states or log. "
                 "Its frames can be read; leave it out of a replay."
@@ -323,11 +325,11 @@ class DatasetReader:
             version = str(info.get("codebase_version"))
             if not version.startswith("v3."):
                 raise DatasetError(f"{self.path} is LeRobot {version}; this reader needs v3.0. Import it as a log.")
-            require_possible({"total_frames": 0, **info}, self.path)
+            require_valid_info({"total_frames": 0, **info}, self.path)
             table = _episode_rows(self.path)
             info.setdefault("total_frames", int(table["length"].to_numpy().sum()))  # some programs leave it out
             if table.num_rows == info["total_episodes"]:
-                require_within(table, info["total_frames"], where=str(self.path))
+                require_frames_within(table, info["total_frames"], where=str(self.path))
                 return info, table
         raise DatasetError(
             f"{self.path / layout.INFO} and meta/episodes disagree on the number of episodes. "
@@ -348,9 +350,9 @@ def _episode_rows(root: Path) -> pa.Table:
     paths = sorted((root / "meta" / "episodes").glob("chunk-*/file-*.parquet"))
     if not paths:
         return pa.table({name: pa.array([], pa.int64()) for name in _PLACE})
-    tables = [_compact(path) for path in paths]
+    tables = [_read_short_columns(path) for path in paths]
     table = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-    require_places(table, _PLACE, where=str(root))
+    require_whole_numbers(table, _PLACE, where=str(root))
     indices = table["episode_index"].to_numpy()
     order = np.argsort(indices, kind="stable")
     if not np.array_equal(indices[order], np.arange(len(order))):
@@ -358,20 +360,20 @@ def _episode_rows(root: Path) -> pa.Table:
     return table if np.array_equal(order, np.arange(len(order))) else table.take(pa.array(order))
 
 
-def _compact(path: Path) -> pa.Table:
+def _read_short_columns(path: Path) -> pa.Table:
     with open_parquet(path) as file:
         names = file.schema_arrow.names
         require_columns(_PLACE, names, where=str(path))
         return file.read(columns=[name for name in names if not name.startswith("stats/") and name not in _TEXTS])
 
 
-def _why(template: str) -> str:
+def _explain_absence(template: str) -> str:
     if template == layout.STATES_PATH:
         return "it is a recorded episode, and only simulated ones have states."
     return "it is a simulated episode, and only recorded ones have a log."
 
 
-def _lacking(path: Path) -> str:
+def _explain_missing(path: Path) -> str:
     """Return the reason why a path is not a dataset, and what to give instead."""
     if not path.exists():
         return "there is no such folder. Check the path"

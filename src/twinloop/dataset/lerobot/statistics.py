@@ -78,18 +78,18 @@ class Moments:
 
 def sorted_quantiles(ordered: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]:
     """Return LeRobot's quantiles of columns sorted along the first axis, interpolated linearly."""
-    return interpolated(ordered[ranks(len(ordered))], len(ordered))
+    return interpolate_quantiles(ordered[quantile_ranks(len(ordered))], len(ordered))
 
 
-def ranks(count: int) -> NDArray[np.int64]:
+def quantile_ranks(count: int) -> NDArray[np.int64]:
     """Return the ranks, from 0, of the order statistics below and above each quantile of ``count`` values."""
     last = count - 1
     below = [int(q * last) for q in QUANTILES.values()]
     return np.array([rank for low in below for rank in (low, min(low + 1, last))], dtype=np.int64)
 
 
-def interpolated(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
-    """Return the quantiles of ``count`` values from their order statistics at `ranks`, along the first axis."""
+def interpolate_quantiles(ordered: NDArray[np.float64], count: int) -> dict[str, NDArray[np.float64]]:
+    """Return the quantiles of ``count`` values from the order statistics at `quantile_ranks`, along the first axis."""
     result: dict[str, NDArray[np.float64]] = {}
     for i, (name, q) in enumerate(QUANTILES.items()):
         below, above, place = ordered[2 * i], ordered[2 * i + 1], q * (count - 1)
@@ -171,7 +171,7 @@ _MOST_BYTES = 1 << 28
 _BINS = 10
 
 
-def streamed_quantiles(
+def stream_quantiles(
     chunks: Callable[[], Iterable[Columns]], count: int, *, wide: Collection[str] = ()
 ) -> dict[str, dict[str, NDArray[np.float64]]]:
     """Return per feature the same quantiles as `sorted_quantiles`, without holding all rows in memory.
@@ -195,7 +195,7 @@ def streamed_quantiles(
                 if name not in picks:
                     picks[name] = [_QuantileSearch(bits, count) for _ in range(values.shape[1])]
                 if picks[name] and picks[name][0].left:
-                    keys = _keys(values, bits)
+                    keys = _to_keys(values, bits)
                     for column, pick in enumerate(picks[name]):
                         pick.add(keys[:, column])
         total = sum(map(len, picks.values()))
@@ -204,7 +204,7 @@ def streamed_quantiles(
             pick.narrow(digit)
         first = False
     found = {name: np.stack([pick.found for pick in row], axis=1) for name, row in picks.items()}
-    return {name: interpolated(_values(keys, kinds[name]), count) for name, keys in found.items()}
+    return {name: interpolate_quantiles(_from_keys(keys, kinds[name]), count) for name, keys in found.items()}
 
 
 class _QuantileSearch:
@@ -214,9 +214,9 @@ class _QuantileSearch:
     """
 
     def __init__(self, bits: int, count: int) -> None:
-        self.found = np.zeros(len(ranks(count)), dtype=_KEY[bits])
+        self.found = np.zeros(len(quantile_ranks(count)), dtype=_KEY[bits])
         self.left, self._bits, self._digit = bits, bits, _FIRST
-        self._within = ranks(count)
+        self._within = quantile_ranks(count)
         self._bins = np.zeros(1, dtype=_KEY[bits])
         self._coarse = np.ones(1 << _FIRST, dtype=np.bool_)
         self._counts = np.zeros((1, 1 << _FIRST), dtype=np.int64)
@@ -260,7 +260,7 @@ def _bits(kind: np.dtype[Any], wide: bool) -> int:
     return 64 if kind == np.float64 or wide else 32
 
 
-def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
+def _to_keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
     """Return keys ``(n, width)`` in the same order as the values."""
     kind, sign = _KEY[bits], _SIGN[bits]
     if values.dtype.kind == "f":
@@ -274,8 +274,8 @@ def _keys(values: NDArray[Any], bits: int) -> NDArray[Any]:
     return values.astype(np.uint32)
 
 
-def _values(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
-    """Return the values of keys, the inverse of `_keys`."""
+def _from_keys(keys: NDArray[Any], kind: np.dtype[Any]) -> NDArray[np.float64]:
+    """Return the values of keys, the inverse of `_to_keys`."""
     bits = keys.dtype.itemsize * 8
     sign = _SIGN[bits]
     if kind.kind == "f":

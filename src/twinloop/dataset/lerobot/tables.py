@@ -15,7 +15,7 @@ from twinloop.core.errors import DatasetError
 from twinloop.core.files import dumps, sha256_bytes, sha256_json
 from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.parquet import fixed_lists, lists
+from twinloop.dataset.lerobot.parquet import to_fixed_lists, to_lists
 from twinloop.dataset.lerobot.statistics import QUANTILES, image_stats, sorted_quantiles
 from twinloop.dataset.media.video import EncodedVideo
 from twinloop.dataset.spec import TRUE_TIME, DatasetSpec
@@ -39,10 +39,10 @@ def statistics_columns(features: Mapping[str, slice], matrices: Sequence[NDArray
     columns: dict[str, pa.Array] = {}
     for feature, where in features.items():
         for name in _MOMENTS:
-            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
-        columns[f"stats/{feature}/count"] = _rows(lengths[:, None])
+            columns[f"stats/{feature}/{name}"] = _to_lists(values[name][:, where])
+        columns[f"stats/{feature}/count"] = _to_lists(lengths[:, None])
         for name in QUANTILES:
-            columns[f"stats/{feature}/{name}"] = _rows(values[name][:, where])
+            columns[f"stats/{feature}/{name}"] = _to_lists(values[name][:, where])
     return columns
 
 
@@ -59,7 +59,7 @@ def _statistics(episodes: NDArray[np.float64]) -> dict[str, NDArray[np.float64]]
     }
 
 
-def _rows(values: NDArray[Any]) -> pa.ListArray:
+def _to_lists(values: NDArray[Any]) -> pa.ListArray:
     """Convert rows ``(n, width)`` to lists."""
     count, width = values.shape
     offsets = np.arange(0, count * width + 1, width, dtype=np.int32)
@@ -139,7 +139,7 @@ def data_table(spec: DatasetSpec, matrix: NDArray[np.float64]) -> pa.Table:
     for name, where in stat_columns(spec).items():
         values = matrix[:, where]
         if name in vectors:
-            columns[name] = fixed_lists(values.astype(np.float32))
+            columns[name] = to_fixed_lists(values.astype(np.float32))
         else:
             kind = {"next.success": np.bool_, "timestamp": np.float32, TRUE_TIME: np.float32}.get(name, np.int64)
             columns[name] = pa.array(values[:, 0].astype(kind))
@@ -167,9 +167,9 @@ def states_table(placed: Sequence[IndexedEpisode]) -> pa.Table:
         {
             "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
             "number": pa.array([episode.number for episode in episodes], pa.int64()),
-            "states": lists([episode.states for episode in episodes]),
+            "states": to_lists([episode.states for episode in episodes]),
             "state_width": pa.array([episode.states.shape[1] for episode in episodes], pa.int64()),
-            "commands": lists([episode.commands for episode in episodes]),
+            "commands": to_lists([episode.commands for episode in episodes]),
             "command_width": pa.array([episode.commands.shape[1] for episode in episodes], pa.int64()),
         }
     )
@@ -181,9 +181,9 @@ def logs_table(placed: Sequence[IndexedEpisode], logs: Sequence[Episode]) -> pa.
         {
             "episode_index": pa.array([item.episode_index for item in placed], pa.int64()),
             "number": pa.array([log.index for log in logs], pa.int64()),
-            "time": lists([log.time for log in logs]),
-            "action": lists([log.action for log in logs]),
-            "state": lists([log.state for log in logs]),
+            "time": to_lists([log.time for log in logs]),
+            "action": to_lists([log.action for log in logs]),
+            "state": to_lists([log.state for log in logs]),
             "origin": pa.array([log.origin for log in logs], pa.string()),
         }
     )

@@ -37,7 +37,7 @@ MOST_NUMBERS = 100_000_000  # of one feature in one frame: more than any image h
 _DTYPES = re.compile(r"(u?int(8|16|32|64)|float(16|32|64)|bool|string|video|image|language)")
 
 
-def require_possible(info: Mapping[str, Any], folder: Path) -> None:
+def require_valid_info(info: Mapping[str, Any], folder: Path) -> None:
     """Check that ``info.json`` has possible counts, rates, shapes and types, and paths inside the folder.
 
     Raises:
@@ -49,7 +49,7 @@ def require_possible(info: Mapping[str, Any], folder: Path) -> None:
     _check_features(info.get("features"), where)
 
 
-def require_places(table: pa.Table, names: Sequence[str], *, where: str) -> None:
+def require_whole_numbers(table: pa.Table, names: Sequence[str], *, where: str) -> None:
     """Check that the columns ``names`` of an episode table are whole numbers from 0.
 
     Raises:
@@ -65,7 +65,7 @@ def require_places(table: pa.Table, names: Sequence[str], *, where: str) -> None
             )
 
 
-def require_within(table: pa.Table, frames: int, *, where: str) -> None:
+def require_frames_within(table: pa.Table, frames: int, *, where: str) -> None:
     """Check that all episodes end within the dataset's frames, before memory is allocated for them.
 
     Raises:
@@ -98,7 +98,7 @@ def _check_paths(info: Mapping[str, Any], folder: Path, where: Path) -> None:
             continue
         if not isinstance(template, str):
             raise _impossible_value(where, key, template, f"a path such as {layout.DATA_PATH}")
-        layout.inside(folder, template, {"chunk_index": 0, "file_index": 0, "video_key": "camera"})
+        layout.resolve_inside(folder, template, {"chunk_index": 0, "file_index": 0, "video_key": "camera"})
 
 
 def _check_features(features: Any, where: Path) -> None:
@@ -135,7 +135,7 @@ _NO_NUMBERS = ("video", "image", "string")  # dtypes of features
 _HEAD, _LARGE = 8, 16  # bytes of an MP4 box before its content, and of one whose size takes 64 bits
 
 
-def unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str]) -> list[str]:
+def find_unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str]) -> list[str]:
     """Return one sentence for each file of some episodes, and each column of it, that cannot be read.
 
     Args:
@@ -147,13 +147,13 @@ def unreadable_files(folder: Path, info: Mapping[str, Any], tables: Sequence[str
     for name in tables:
         with open_parquet(folder / name) as file:
             present = file.schema_arrow.names
-        found += _broken_tables(folder, info, folder / name)
+        found += _find_broken_tables(folder, info, folder / name)
         keys = [key for key, entry in info["features"].items() if entry["dtype"] == "video"]
         for key in keys:
             columns = [f"videos/{key}/chunk_index", f"videos/{key}/file_index"]
             try:
                 require_columns(columns, present, where=str(folder / name))
-                found += _broken_videos(folder, info, key, folder / name)
+                found += _find_broken_videos(folder, info, key, folder / name)
             except DatasetError as error:
                 found.append(str(error))
     return list(dict.fromkeys(found))
@@ -169,18 +169,18 @@ def _frames_by_file(table: Path, columns: Sequence[str]) -> Counter[tuple[int, i
     return frames
 
 
-def _broken_tables(folder: Path, info: Mapping[str, Any], table: Path) -> Iterator[str]:
+def _find_broken_tables(folder: Path, info: Mapping[str, Any], table: Path) -> Iterator[str]:
     features = {key: entry for key, entry in info["features"].items() if entry["dtype"] not in _NO_NUMBERS}
     for (chunk, number), frames in _frames_by_file(table, ("data/chunk_index", "data/file_index")).items():
         try:
-            path = layout.inside(folder, info["data_path"], {"chunk_index": chunk, "file_index": number})
+            path = layout.resolve_inside(folder, info["data_path"], {"chunk_index": chunk, "file_index": number})
             with open_parquet(path) as file:
-                yield from (f"{path} {what}." for what in _wrong_columns(file, features, frames))
+                yield from (f"{path} {what}." for what in _find_wrong_columns(file, features, frames))
         except DatasetError as error:
             yield str(error)
 
 
-def _wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: int) -> Iterator[str]:
+def _find_wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: int) -> Iterator[str]:
     meta, schema = file.metadata, file.schema_arrow
     if meta.num_rows < frames:
         yield f"has {meta.num_rows} rows; the episode table needs {frames}"
@@ -194,7 +194,7 @@ def _wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: in
         if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)):
             yield f"holds {kind} in {key}, not numbers"
             continue
-        empty, values = _counts(meta, key)
+        empty, values = _count_values(meta, key)
         wanted = meta.num_rows * int(np.prod(entry["shape"]))
         if empty:
             yield f"has {empty} empty values in {key}"
@@ -202,7 +202,7 @@ def _wrong_columns(file: pq.ParquetFile, features: Mapping[str, Any], frames: in
             yield f"has {values} values in {key}; {layout.INFO} needs {wanted}"
 
 
-def _counts(meta: pq.FileMetaData, key: str) -> tuple[int, int]:
+def _count_values(meta: pq.FileMetaData, key: str) -> tuple[int, int]:
     """Return the numbers of empty values and of all values of a column."""
     empty = values = 0
     for group in range(meta.num_row_groups):
@@ -215,19 +215,19 @@ def _counts(meta: pq.FileMetaData, key: str) -> tuple[int, int]:
     return empty, values
 
 
-def _broken_videos(folder: Path, info: Mapping[str, Any], key: str, table: Path) -> Iterator[str]:
+def _find_broken_videos(folder: Path, info: Mapping[str, Any], key: str, table: Path) -> Iterator[str]:
     places = _frames_by_file(table, (f"videos/{key}/chunk_index", f"videos/{key}/file_index"))
     for (chunk, number), frames in places.items():
         values = {"chunk_index": chunk, "file_index": number, "video_key": key}
         try:
-            path = layout.inside(folder, info["video_path"], values)
-            _require_whole(path)
+            path = layout.resolve_inside(folder, info["video_path"], values)
+            _require_complete_file(path)
             _require_length(path, frames)
         except DatasetError as error:
             yield str(error)
 
 
-def _require_whole(path: Path) -> None:
+def _require_complete_file(path: Path) -> None:
     """Check that an MP4 file exists, does not end within a box, and has its index and frames."""
     if not path.is_file():
         raise DatasetError(f"{path} is missing, although the dataset's metadata names it. Restore the file.")
@@ -304,10 +304,10 @@ def validate(path: Path | str) -> tuple[ValidationResult, ...]:
         DatasetError: a validator ended without a result; quotes its output.
     """
     path = Path(path)
-    return lerobot_doctor(path), robovet(path)
+    return run_lerobot_doctor(path), run_robovet(path)
 
 
-def lerobot_doctor(path: Path) -> ValidationResult:
+def run_lerobot_doctor(path: Path) -> ValidationResult:
     """Run ``lerobot-doctor check --ci``; the dataset is accepted if none of its checks fails."""
     done = _run_validator("lerobot-doctor", ["check", "--ci", str(path)])
     report = _parse_report("lerobot-doctor", done.stdout, done)
@@ -318,12 +318,12 @@ def lerobot_doctor(path: Path) -> ValidationResult:
         passed=counts["PASS"],
         warned=counts["WARN"],
         failed=counts["FAIL"],
-        failures=_messages(report, "FAIL"),
-        warnings=_messages(report, "WARN"),
+        failures=_select_messages(report, "FAIL"),
+        warnings=_select_messages(report, "WARN"),
     )
 
 
-def robovet(path: Path) -> ValidationResult:
+def run_robovet(path: Path) -> ValidationResult:
     """Run ``robovet doctor``; the dataset is accepted if none of its checks fails."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder) / "robovet.json"
@@ -361,7 +361,7 @@ def _parse_report(program: str, text: str, done: subprocess.CompletedProcess[str
         ) from None
 
 
-def _messages(report: dict[str, Any], level: str) -> tuple[str, ...]:
+def _select_messages(report: dict[str, Any], level: str) -> tuple[str, ...]:
     return tuple(
         message["message"]
         for check in report["checks"]

@@ -20,7 +20,7 @@ from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.files import dumps
 from twinloop.core.profile import span
 from twinloop.core.records import Episode, SimEpisode
-from twinloop.dataset.invalid_worlds import InvalidAttempt, aside_table
+from twinloop.dataset.invalid_worlds import InvalidAttempt, invalid_worlds_table
 from twinloop.dataset.lerobot import layout, metadata
 from twinloop.dataset.lerobot.parquet import write_groups
 from twinloop.dataset.lerobot.progress import BlockEntry, CameraSum, WriteProgress, check_episode
@@ -75,7 +75,7 @@ class DatasetWriter:
             raise
 
     @property
-    def blocks_done(self) -> frozenset[int]:
+    def committed_blocks(self) -> frozenset[int]:
         """Numbers of the committed blocks."""
         return frozenset(entry.block for entry in self._progress.blocks)
 
@@ -100,7 +100,7 @@ class DatasetWriter:
         return [entry.outcome for entry in self._progress.blocks]
 
     @property
-    def outcome(self) -> dict[str, int]:
+    def total_outcome(self) -> dict[str, int]:
         """Sums of the counts given with the committed blocks."""
         total: dict[str, int] = {}
         for entry in self._progress.blocks:
@@ -108,7 +108,7 @@ class DatasetWriter:
                 total[name] = total.get(name, 0) + count
         return total
 
-    def attempts(self, block: int) -> range:
+    def attempt_numbers(self, block: int) -> range:
         """Return the episode numbers that a block covers."""
         return range(block * self.spec.block_size, (block + 1) * self.spec.block_size)
 
@@ -171,8 +171,8 @@ class DatasetWriter:
                     progress = self._store_episodes(stage, block, episodes, progress, encoded, logs)
                     progress = replace(progress, tables=self._store_tables(stage, block, episodes, tables or {}))
             if aside:
-                path = stage / layout.of_block(layout.INVALID_PATH, block)
-                write_groups(path, aside_table(aside), [1] * len(aside), compression="none")
+                path = stage / layout.block_path(layout.INVALID_PATH, block)
+                write_groups(path, invalid_worlds_table(aside), [1] * len(aside), compression="none")
             _write_documents(stage, documents)
             due = metadata.quantiles_due(progress)
             progress = replace(progress, quantiles_at=progress.frames if due else progress.quantiles_at)
@@ -226,7 +226,7 @@ class DatasetWriter:
                 f"{self.next_block} is next."
             )
         numbers = [episode.number for episode in episodes]
-        allowed = self.attempts(block)
+        allowed = self.attempt_numbers(block)
         if numbers != sorted(set(numbers)) or (numbers and (numbers[0] not in allowed or numbers[-1] not in allowed)):
             raise DatasetError(
                 f"Block {block} covers the episode numbers {allowed.start} to {allowed.stop - 1}, each once and in "
@@ -246,7 +246,7 @@ class DatasetWriter:
         cameras = self.spec.cameras
         if not cameras:
             return {}
-        paths = {c.name: stage / layout.of_block(layout.VIDEO_PATH, block, video_key=c.key) for c in cameras}
+        paths = {c.name: stage / layout.block_path(layout.VIDEO_PATH, block, video_key=c.key) for c in cameras}
         if videos is None:
             if frames is None:
                 names = ", ".join(camera.name for camera in cameras)
@@ -274,23 +274,23 @@ class DatasetWriter:
         videos: Mapping[str, EncodedVideo],
         logs: Sequence[Episode] | None,
     ) -> WriteProgress:
-        placed = self._place(episodes, progress)
+        placed = self._index_episodes(episodes, progress)
         matrices = [frame_matrix(self.spec, item) for item in placed]
         lengths = [item.length for item in placed]
         ones = [1] * len(placed)
         table = episodes_table(self.spec, block, placed, matrices, videos=videos, params=progress.params or ())
         write_groups(
-            stage / layout.of_block(layout.DATA_PATH, block), data_table(self.spec, np.vstack(matrices)), lengths
+            stage / layout.block_path(layout.DATA_PATH, block), data_table(self.spec, np.vstack(matrices)), lengths
         )
-        write_groups(stage / layout.of_block(layout.EPISODES_PATH, block), table, [len(placed)])
+        write_groups(stage / layout.block_path(layout.EPISODES_PATH, block), table, [len(placed)])
         if logs is None:
-            path = stage / layout.of_block(layout.STATES_PATH, block)
+            path = stage / layout.block_path(layout.STATES_PATH, block)
             write_groups(path, states_table(placed), ones, compression="none")
         else:
-            path = stage / layout.of_block(layout.LOGS_PATH, block)
+            path = stage / layout.block_path(layout.LOGS_PATH, block)
             write_groups(path, logs_table(placed, logs), ones, compression="none")
         lines = [dumps({"episode_index": p.episode_index, **p.provenance.to_json()}) for p in placed]
-        replace_bytes(stage / layout.of_block(layout.PROVENANCE_PATH, block), ("\n".join(lines) + "\n").encode())
+        replace_bytes(stage / layout.block_path(layout.PROVENANCE_PATH, block), ("\n".join(lines) + "\n").encode())
         moments = Moments.of(np.vstack(matrices))
         return replace(
             progress,
@@ -306,7 +306,7 @@ class DatasetWriter:
         known = before.tables if before.episodes else None
         return write_side_tables(stage, block, tables, episodes=indices, known=known)
 
-    def _place(self, episodes: Sequence[SimEpisode], progress: WriteProgress) -> list[IndexedEpisode]:
+    def _index_episodes(self, episodes: Sequence[SimEpisode], progress: WriteProgress) -> list[IndexedEpisode]:
         placed, index, start = [], self._progress.episodes, self._progress.frames
         for episode in episodes:
             record = replace(episode.provenance, content_hash=content_hash(episode))

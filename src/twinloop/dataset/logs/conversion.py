@@ -14,7 +14,7 @@ from twinloop.core.records import Episode, Provenance, SimEpisode
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.side_tables import SideTable
 from twinloop.dataset.signals import SIMULATION_TABLE as SIMULATION
-from twinloop.dataset.signals import TABLE, readings, shared_signals, signals_table, simulation_table
+from twinloop.dataset.signals import TABLE, compute_readings, find_shared_signals, signals_table, simulation_table
 from twinloop.dataset.spec import DatasetSpec, ReadingSpec
 
 _COMMANDED = {"position": "positions", "torque": "torques", "none": "nothing"}
@@ -67,11 +67,11 @@ def write_log_dataset(
             f"{first.origin or 'The log'} is of a body without joints, and a LeRobot dataset is made of actions and "
             "positions of joints. identify and gap take such a log as it is."
         )
-    shared = shared_signals(episodes)
+    shared = find_shared_signals(episodes)
     spec = DatasetSpec(
         name=name or path.name,
         robot_type=first.robot_type or "unknown",
-        fps=_rate(episodes),
+        fps=_median_rate(episodes),
         joints=first.joints,
         units=first.units,
         block_size=block_size,
@@ -81,16 +81,18 @@ def write_log_dataset(
     )
     with DatasetWriter.open(path, spec) as writer:
         for block in range(-(-len(episodes) // block_size)):
-            numbers = [number for number in writer.attempts(block) if number < len(episodes)]
+            numbers = [number for number in writer.attempt_numbers(block) if number < len(episodes)]
             chosen = [episodes[number] for number in numbers]
-            rows = [_as_rows(number, log, data_hash, shared) for number, log in zip(numbers, chosen, strict=True)]
-            tables = _tables(episodes, numbers, chosen)
+            rows = [
+                _to_sim_episode(number, log, data_hash, shared) for number, log in zip(numbers, chosen, strict=True)
+            ]
+            tables = _build_side_tables(episodes, numbers, chosen)
             writer.commit_block(block, rows, logs=chosen, outcome={"recorded": len(rows)}, tables=tables)
         writer.finish()
     return path
 
 
-def _tables(
+def _build_side_tables(
     episodes: Sequence[Episode], numbers: Sequence[int], chosen: Sequence[Episode]
 ) -> dict[str, SideTable] | None:
     """Return the side tables (signals, simulations) of a block; None if no episode of the log has such data."""
@@ -102,14 +104,14 @@ def _tables(
     return tables or None
 
 
-def _rate(episodes: Sequence[Episode]) -> int:
+def _median_rate(episodes: Sequence[Episode]) -> int:
     steps = np.concatenate([np.diff(episode.time) for episode in episodes])
     if not len(steps):
         raise LogError("Every episode has a single frame, so the log has no rate. Record longer episodes.")
     return max(1, round(1 / float(np.median(steps))))
 
 
-def _as_rows(number: int, log: Episode, data_hash: str, shared: Mapping[str, ReadingSpec]) -> SimEpisode:
+def _to_sim_episode(number: int, log: Episode, data_hash: str, shared: Mapping[str, ReadingSpec]) -> SimEpisode:
     also: dict[str, Any] = {} if log.command == "position" else {"command": log.command}
     if log.conditions:
         also["conditions"] = dict(log.conditions)
@@ -134,5 +136,5 @@ def _as_rows(number: int, log: Episode, data_hash: str, shared: Mapping[str, Rea
         observation=log.state,
         next_success=np.zeros(len(log), dtype=np.bool_),
         provenance=record,
-        readings=readings(log, shared),
+        readings=compute_readings(log, shared),
     )

@@ -27,7 +27,7 @@ IMPORTERS: Registry[Importer] = Registry(
 )
 
 
-def importers() -> tuple[Importer, ...]:
+def list_importers() -> tuple[Importer, ...]:
     """Return the importers: those of installed packages first, because a built-in one may recognize their logs too."""
     names = [*(name for name in IMPORTERS if name not in IMPORTERS.builtin), *IMPORTERS.builtin]
     return tuple(IMPORTERS[name] for name in names)
@@ -68,7 +68,7 @@ def load_log(path: Path | str, **said: Unpack[LogMetadata]) -> list[Episode]:
         DatasetError: a damaged file; names it.
         MissingDependencyError: the format needs a package that is not installed; names it.
     """
-    return [episode.episode() for episode in read_raw(path, **said)]
+    return [episode.to_episode() for episode in read_raw(path, **said)]
 
 
 def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
@@ -82,7 +82,7 @@ def read_raw(path: Path | str, **said: Unpack[LogMetadata]) -> list[RawEpisode]:
         raise InputError(f"{path} does not exist.")
     files = {key: Path(file) for key in ("calibration", "description") if (file := said.get(key)) is not None}
     options = LogOptions(**{**said, **files})  # pyright: ignore[reportArgumentType]
-    known = importers()
+    known = list_importers()
     for importer in known:
         if importer.recognizes(path):
             episodes = importer.read(path, options)

@@ -37,7 +37,7 @@ def split_gaps(episode: Episode, *, longest_s: float | None = None) -> list[Epis
         return []
     limit = GAP_FACTOR * float(np.median(steps)) if longest_s is None else longest_s
     cuts = [0, *(np.flatnonzero(steps > limit) + 1), len(episode)]
-    return [_piece(episode, int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= 2]
+    return [_slice_episode(episode, int(a), int(b)) for a, b in itertools.pairwise(cuts) if b - a >= 2]
 
 
 def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = None) -> list[Episode]:
@@ -57,7 +57,7 @@ def resample(episode: Episode, rate_hz: float, *, longest_gap_s: float | None = 
     """
     if not rate_hz > 0:
         raise InputError(f"A rate of {rate_hz:g} Hz is no grid. Give frames per second, such as 100.")
-    return [_on_grid(piece, rate_hz) for piece in split_gaps(episode, longest_s=longest_gap_s)]
+    return [_resample_piece(piece, rate_hz) for piece in split_gaps(episode, longest_s=longest_gap_s)]
 
 
 def hold(time: ArrayLike, values: ArrayLike, at: ArrayLike) -> NDArray[np.float64]:
@@ -83,17 +83,17 @@ def interpolate_rotation(time: ArrayLike, wxyz: ArrayLike, at: ArrayLike) -> NDA
     moments = np.clip(np.asarray(at, dtype=np.float64), np.min(time), np.max(time))
     if len(quaternions) < 2:
         return np.repeat(quaternions, len(moments), axis=0)
-    return _same_sign(Slerp(np.asarray(time, dtype=np.float64), rotations)(moments).as_quat(scalar_first=True))
+    return _align_signs(Slerp(np.asarray(time, dtype=np.float64), rotations)(moments).as_quat(scalar_first=True))
 
 
-def turn_of(units: UnitMap) -> NDArray[np.float64]:
+def full_turns(units: UnitMap) -> NDArray[np.float64]:
     """Return a full turn in each joint's units, ``(n,)``; infinite for a slide joint or an unknown unit."""
     angular = [unit.scale is not None and unit.unit not in ("m", "cm", "mm") for unit in units.joints]
     pairs = zip(units.joints, angular, strict=True)
     return np.array([_TURN / abs(unit.scale) if turns and unit.scale else math.inf for unit, turns in pairs])
 
 
-def unwrapped(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
+def unwrap_columns(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
     """Unwrap columns ``(T, n)`` with full turns ``(n,)``; a column with an infinite turn is unchanged."""
     columns = np.array(values, dtype=np.float64)
     for column, turn in enumerate(np.asarray(turns, dtype=np.float64)):
@@ -102,7 +102,7 @@ def unwrapped(values: ArrayLike, turns: ArrayLike) -> NDArray[np.float64]:
     return columns
 
 
-def _piece(episode: Episode, first: int, stop: int) -> Episode:
+def _slice_episode(episode: Episode, first: int, stop: int) -> Episode:
     begin, end = episode.time[first], episode.time[stop - 1]
     signals = {}
     for name, signal in episode.signals.items():
@@ -117,15 +117,15 @@ def _piece(episode: Episode, first: int, stop: int) -> Episode:
     )
 
 
-def _on_grid(piece: Episode, rate_hz: float) -> Episode:
+def _resample_piece(piece: Episode, rate_hz: float) -> Episode:
     span = float(piece.time[-1] - piece.time[0])
     at = piece.time[0] + np.arange(math.floor(span * rate_hz * (1 + 1e-12) + 1e-6) + 1) / rate_hz
-    state = interpolate(piece.time, unwrapped(piece.state, turn_of(piece.units)), at)
-    signals = {name: _signal_on_grid(name, signal, at) for name, signal in piece.signals.items()}
+    state = interpolate(piece.time, unwrap_columns(piece.state, full_turns(piece.units)), at)
+    signals = {name: _resample_signal(name, signal, at) for name, signal in piece.signals.items()}
     return replace(piece, time=at, action=hold(piece.time, piece.action, at), state=state, signals=signals)
 
 
-def _signal_on_grid(name: str, signal: LoggedSignal, at: NDArray[np.float64]) -> LoggedSignal:
+def _resample_signal(name: str, signal: LoggedSignal, at: NDArray[np.float64]) -> LoggedSignal:
     if not len(signal):
         return signal
     slack = 1e-9 * max(1.0, abs(float(signal.time[-1])))
@@ -141,7 +141,7 @@ def _signal_on_grid(name: str, signal: LoggedSignal, at: NDArray[np.float64]) ->
     return replace(signal, time=inside, values=values)
 
 
-def _same_sign(quaternions: NDArray[np.float64]) -> NDArray[np.float64]:
+def _align_signs(quaternions: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the same rotations with the sign of each quaternion nearest to the previous one."""
     flips = np.sum(quaternions[1:] * quaternions[:-1], axis=1) < 0
     sign = np.cumprod(np.where(flips, -1.0, 1.0))

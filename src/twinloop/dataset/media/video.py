@@ -23,7 +23,7 @@ from twinloop.core.documents import MOST_PIXELS, require_regular
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.dataset.lerobot.statistics import pixel_histogram, sample_indices
 from twinloop.dataset.spec import CameraSpec
-from twinloop.dataset.storage.snapshot import writing_to
+from twinloop.dataset.storage.snapshot import wrap_write_errors
 
 KEY_FRAME_EVERY = 2
 # Measured on two busy cores, two 240×320 cameras of rendered-like frames (benchmarks/speed/writer.py), encoding alone,
@@ -79,10 +79,10 @@ def encode_block(
         DatasetError: the disk is full, or a file cannot be written; names the file. It can be pickled.
         Exception: any other error of an encoder, unchanged.
     """
-    return encode_pieces(_whole(episodes), cameras, paths, fps=fps)
+    return encode_pieces(_whole_episodes(episodes), cameras, paths, fps=fps)
 
 
-def _whole(episodes: Iterable[Frames]) -> Iterator[FrameChunk]:
+def _whole_episodes(episodes: Iterable[Frames]) -> Iterator[FrameChunk]:
     for frames in episodes:
         length = max((len(array) for array in frames.values()), default=0)
         yield FrameChunk(frames=frames, start=0, length=length)
@@ -93,14 +93,14 @@ def encode_pieces(
 ) -> dict[str, EncodedVideo]:
     """Encode the episodes of one block from chunks of frames, without whole episodes in memory; see `encode_block`."""
     for path in paths.values():
-        with writing_to(path):
+        with wrap_write_errors(path):
             path.parent.mkdir(parents=True, exist_ok=True)
     workers = {camera.name: _CameraThread(camera, paths[camera.name], fps) for camera in cameras}
     number = -1
     try:
         for piece in pieces:
             number += piece.start == 0
-            _check(piece.frames, cameras, number)
+            _check_frames(piece.frames, cameras, number)
             for camera in cameras:
                 workers[camera.name].put(_CameraChunk(piece.frames[camera.name], piece.start, piece.length))
     finally:
@@ -109,7 +109,7 @@ def encode_pieces(
     return {name: worker.result() for name, worker in workers.items()}
 
 
-def _check(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
+def _check_frames(frames: Frames, cameras: Sequence[CameraSpec], number: int) -> None:
     names = [camera.name for camera in cameras]
     if sorted(frames) != sorted(names):
         raise InputError(
@@ -165,7 +165,7 @@ class _CameraThread:
 
     def _run(self) -> None:
         try:
-            with writing_to(self._path):
+            with wrap_write_errors(self._path):
                 self._encode()
         except BaseException as error:  # noqa: BLE001 - carried to the feeding thread, which raises it
             self._error = error
@@ -242,7 +242,7 @@ def decode(path: Path, times_s: Sequence[float], *, tolerance_s: float = 1e-3) -
     if list(times_s) != sorted(times_s):
         raise InputError("Video frames are decoded in order: give ascending times.")
     found: list[NDArray[np.uint8]] = []
-    for time_s, pixels in frames_from(path, times_s[0] if times_s else 0.0):
+    for time_s, pixels in decode_from(path, times_s[0] if times_s else 0.0):
         while len(found) < len(times_s) and abs(times_s[len(found)] - time_s) <= tolerance_s:
             found.append(pixels.to_ndarray(format="rgb24"))
         if len(found) == len(times_s):
@@ -322,7 +322,7 @@ def open_video(path: Path) -> Any:
     return container
 
 
-def frames_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
+def decode_from(path: Path, start_s: float) -> Iterator[tuple[float, Any]]:
     """Yield the times in seconds and the frames of a file, from the key frame before ``start_s`` on."""
     import av
 

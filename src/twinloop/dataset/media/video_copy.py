@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any
 
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
-from twinloop.dataset.media.video import KEY_FRAME_EVERY, frames_from, open_video
+from twinloop.dataset.media.video import KEY_FRAME_EVERY, decode_from, open_video
 
 _NEAR = 0.25  # most time between a frame and its nominal time, in frame periods, as in `DatasetReader.images`
 
@@ -96,7 +96,11 @@ class PacketReader:
                 if not packets and frame < 0:
                     continue
                 first = not packets
-                if abs(place - frame) > _NEAR or not 0 <= frame < length or (first and not _begins(packet, frame)):
+                if (
+                    abs(place - frame) > _NEAR
+                    or not 0 <= frame < length
+                    or (first and not _starts_episode(packet, frame))
+                ):
                     return None
                 packets.append(packet)
                 shown.append(frame)
@@ -119,7 +123,7 @@ class PacketReader:
         self._container.close()
 
 
-def _begins(packet: Any, frame: int) -> bool:
+def _starts_episode(packet: Any, frame: int) -> bool:
     return bool(packet.is_keyframe) and frame == 0
 
 
@@ -245,9 +249,9 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
     name, options = encoding.options()
     target.parent.mkdir(parents=True, exist_ok=True)
     base = 1 / fps
-    with own_priority(), av.open(str(target), "w", format="mp4") as container:
+    with restore_priority(), av.open(str(target), "w", format="mp4") as container:
         stream: Any = None
-        for number, frame in enumerate(_frames(source, start_s, length, fps)):
+        for number, frame in enumerate(_episode_frames(source, start_s, length, fps)):
             if stream is None:
                 stream = container.add_stream(name, rate=fps, options=options)
                 stream.width, stream.height = encoding.width or frame.width, encoding.height or frame.height
@@ -262,7 +266,7 @@ def transcode(source: Path, start_s: float, length: int, target: Path, encoding:
 
 
 @contextmanager
-def own_priority() -> Iterator[None]:
+def restore_priority() -> Iterator[None]:
     """Restore the thread's scheduling policy after the block: as root, SVT-AV1 leaves its caller in real-time mode."""
     if not hasattr(os, "sched_getscheduler"):  # Linux only, as is the effect of SVT-AV1
         yield
@@ -275,10 +279,10 @@ def own_priority() -> Iterator[None]:
             os.sched_setscheduler(0, policy, parameters)
 
 
-def _frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
+def _episode_frames(source: Path, start_s: float, length: int, fps: Fraction) -> Iterator[Any]:
     """Yield the frames at an episode's times, in order."""
     wanted = 0
-    for time_s, frame in frames_from(source, start_s):
+    for time_s, frame in decode_from(source, start_s):
         place = (time_s - start_s) * float(fps)
         if frame.format.name not in _READABLE:
             raise InputError(

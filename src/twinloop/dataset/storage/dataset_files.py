@@ -31,7 +31,7 @@ _DEVICES = frozenset({"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("c
 _FORBIDDEN = frozenset('<>:"|?*\\')
 
 
-def belongs(name: str) -> bool:
+def is_dataset_file(name: str) -> bool:
     """Return whether a path, relative to a dataset's folder and with slashes, is a file of a dataset."""
     if name in _AT_TOP:
         return True
@@ -45,7 +45,7 @@ def belongs(name: str) -> bool:
     )
 
 
-def chosen(names: Iterable[str]) -> set[str]:
+def select_dataset_files(names: Iterable[str]) -> set[str]:
     """Return the paths that belong to a dataset; of paths that some systems treat as equal, only the first.
 
     Some systems ignore case or the encoding of accented letters. There, the second of two such files would replace the
@@ -53,13 +53,15 @@ def chosen(names: Iterable[str]) -> set[str]:
     """
     taken, folders = dict[str, str](), set[str]()
     # A name in its usual form comes before its variants.
-    for name in sorted(filter(belongs, names), key=lambda name: (_folded(name), name != _folded(name), name)):
-        taken.setdefault(_folded(name), name)
-        folders.update(_folders(_folded(name)))
+    for name in sorted(
+        filter(is_dataset_file, names), key=lambda name: (_normalize_name(name), name != _normalize_name(name), name)
+    ):
+        taken.setdefault(_normalize_name(name), name)
+        folders.update(_parent_folders(_normalize_name(name)))
     return {name for folded, name in taken.items() if folded not in folders}
 
 
-def require_room(folder: Path, *, files: int, size: int, source: str) -> None:
+def require_disk_space(folder: Path, *, files: int, size: int, source: str) -> None:
     """Check the number of files and the free disk space before a download.
 
     Raises:
@@ -90,10 +92,10 @@ def _is_plain(part: str) -> bool:
     )
 
 
-def _folded(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return unicodedata.normalize("NFC", unicodedata.normalize("NFD", name).casefold())
 
 
-def _folders(name: str) -> Iterator[str]:
+def _parent_folders(name: str) -> Iterator[str]:
     parts = name.split("/")
     return ("/".join(parts[:count]) for count in range(1, len(parts)))

@@ -21,10 +21,10 @@ from typing import Any
 from twinloop.core.documents import read_bytes, read_json
 from twinloop.core.errors import DatasetError, InputError, MissingDependencyError
 from twinloop.core.files import sha256_file
-from twinloop.core.redaction import redacted
+from twinloop.core.redaction import redact_text
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.storage.dataset_files import MOST_FILES, chosen, require_room
-from twinloop.dataset.storage.snapshot import FolderLock, writing_to
+from twinloop.dataset.storage.dataset_files import MOST_FILES, require_disk_space, select_dataset_files
+from twinloop.dataset.storage.snapshot import FolderLock, wrap_write_errors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +37,7 @@ class HubFile:
     blob: str
 
 
-def listed_file(entry: Any) -> HubFile | None:
+def parse_entry(entry: Any) -> HubFile | None:
     """Convert an entry of the Hub's listing to a file; None for a folder."""
     if not hasattr(entry, "blob_id"):
         return None
@@ -168,9 +168,9 @@ def push_dataset(
     if not (folder / layout.INFO).is_file():
         raise InputError(f"{folder} is not a LeRobot dataset: {layout.INFO} is missing. Give the folder that has it.")
     tag = str(read_json(folder / layout.INFO).get("codebase_version", ""))
-    names = _chosen(folder, allow, ignore)
-    hub = _hub()
-    with _answered(repo_id, "pushed to"):
+    names = _select_files(folder, allow, ignore)
+    hub = _import_hub()
+    with _convert_hub_errors(repo_id, "pushed to"):
         hub.utils.validate_repo_id(repo_id)
         api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
         api.create_repo(repo_id, repo_type=_REPO, private=private, exist_ok=True)
@@ -229,23 +229,23 @@ def pull_dataset(
     """
     output = Path(output).absolute()
     _require_absent(output)
-    hub = _hub()
-    with _answered(repo_id, "pulled from"):
+    hub = _import_hub()
+    with _convert_hub_errors(repo_id, "pulled from"):
         hub.utils.validate_repo_id(repo_id)
         api = hub.HfApi(endpoint=os.environ.get(_ENDPOINT))
         commit = str(api.repo_info(repo_id, revision=revision, repo_type=_REPO).sha)
         listing = api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type=_REPO)
-        tree = [listed_file(entry) for entry in itertools.islice(listing, 2 * MOST_FILES)]
-    wanted = [file for file in tree if file is not None and _passes(file.path, allow, ignore)]
+        tree = [parse_entry(entry) for entry in itertools.islice(listing, 2 * MOST_FILES)]
+    wanted = [file for file in tree if file is not None and _matches_patterns(file.path, allow, ignore)]
     for file in wanted:
         refuse_outside(file.path, repo_id)
-    belonging = chosen(file.path for file in wanted)
+    belonging = select_dataset_files(file.path for file in wanted)
     files = [file for file in wanted if file.path in belonging]
     if not any(file.path == layout.INFO for file in files):
         raise DatasetError(f"{repo_id} at {commit[:12]} has no {layout.INFO}: it is not a dataset, or it was left out.")
     size = sum(file.size for file in files)
-    require_room(output, files=len(files), size=size, source=repo_id)
-    _bring(api, repo_id, commit, files, output)
+    require_disk_space(output, files=len(files), size=size, source=repo_id)
+    _download_files(api, repo_id, commit, files, output)
     left_out = tuple(sorted({file.path for file in wanted} - belonging - _OF_THE_HUB))
     return PullResult(repo_id=repo_id, commit=commit, output=output, files=len(files), bytes=size, left_out=left_out)
 
@@ -255,19 +255,19 @@ def _require_absent(output: Path) -> None:
         raise InputError(f"{output} exists and is not an empty folder. Pull into a new one.")
 
 
-def _bring(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
+def _download_files(api: Any, repo_id: str, commit: str, files: Sequence[HubFile], output: Path) -> None:
     """Download into a sibling folder, verify, and rename."""
     lock, stage = FolderLock(output), output.parent / f".{output.name}.pull"
     try:
         _require_absent(output)  # another process may have finished in between
-        with writing_to(output), _answered(repo_id, "pulled from"):
+        with wrap_write_errors(output), _convert_hub_errors(repo_id, "pulled from"):
             stage.mkdir(parents=True, exist_ok=True)
             with ThreadPoolExecutor(_AT_ONCE) as pool:
                 brought = [pool.submit(_download, api, repo_id, commit, file.path, stage) for file in files]
                 for each in brought:
                     each.result()
         verify_files(stage, files, repo_id)
-        with writing_to(output):
+        with wrap_write_errors(output):
             shutil.rmtree(stage / ".cache", ignore_errors=True)
             remove_others(stage, {file.path for file in files})
             if output.exists():
@@ -281,7 +281,7 @@ def _download(api: Any, repo_id: str, commit: str, name: str, stage: Path) -> No
     api.hf_hub_download(repo_id, name, repo_type=_REPO, revision=commit, local_dir=stage)
 
 
-def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
+def _select_files(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[str]:
     """Return the files to push, sorted by name.
 
     Raises:
@@ -290,7 +290,7 @@ def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[s
     names = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
-        if not path.is_file() or not _passes(name, allow, (*ignore, *_NEVER)):
+        if not path.is_file() or not _matches_patterns(name, allow, (*ignore, *_NEVER)):
             continue
         if not path.resolve().is_relative_to(folder.resolve()):
             raise InputError(f"{path} is a link that leaves {folder}. Copy the file there, or leave it out.")
@@ -300,12 +300,12 @@ def _chosen(folder: Path, allow: Sequence[str], ignore: Sequence[str]) -> list[s
     return names
 
 
-def _passes(name: str, allow: Sequence[str], ignore: Sequence[str]) -> bool:
+def _matches_patterns(name: str, allow: Sequence[str], ignore: Sequence[str]) -> bool:
     wanted = not allow or any(fnmatch(name, pattern) for pattern in allow)
     return wanted and not any(fnmatch(name, pattern) for pattern in ignore)
 
 
-def _hub() -> Any:
+def _import_hub() -> Any:
     try:
         import huggingface_hub  # pyright: ignore[reportMissingImports]
         import huggingface_hub.errors  # pyright: ignore[reportMissingImports]
@@ -318,7 +318,7 @@ def _hub() -> Any:
 
 
 @contextlib.contextmanager
-def _answered(repo_id: str, verb: str) -> Iterator[None]:
+def _convert_hub_errors(repo_id: str, verb: str) -> Iterator[None]:
     """Convert errors of the Hub's client to a one-line message with the next step.
 
     Raises:
@@ -349,7 +349,7 @@ def _answered(repo_id: str, verb: str) -> Iterator[None]:
         OSError,
         RuntimeError,
     ) as error:  # an upload that fails in its thread raises RuntimeError
-        reason = redacted(str(error)).splitlines()[0] if str(error) else type(error).__name__
+        reason = redact_text(str(error)).splitlines()[0] if str(error) else type(error).__name__
         raise DatasetError(
             f"{failed}: it cannot be reached ({reason[:200]}). Check the connection and HF_ENDPOINT, then run the "
             "same command again; it continues after the files already transferred."

@@ -16,7 +16,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from twinloop.core.errors import DatasetError, DatasetLockedError, is_full, refused
+from twinloop.core.errors import DatasetError, DatasetLockedError, convert_os_error, is_disk_full
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2  # linux/fs.h
@@ -40,7 +40,7 @@ class FolderLock:
 
     def __init__(self, folder: Path, purpose: str = "") -> None:
         self.path = folder.parent / f".{folder.name}.{purpose}{'.' if purpose else ''}lock"
-        with writing_to(folder):
+        with wrap_write_errors(folder):
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._handle = self._acquire(folder)
 
@@ -69,14 +69,14 @@ class FolderLock:
                     f"Another writer (process {holder}) has {folder} open. Wait for it to end, stop it, or choose "
                     "another output folder."
                 ) from None
-            if self._still_there(handle):
+            if self._is_current_file(handle):
                 with contextlib.suppress(OSError):  # full disk: the lock works without the process number in its file
                     os.ftruncate(handle, 0)
                     os.pwrite(handle, str(os.getpid()).encode(), 0)
                 return handle
             os.close(handle)
 
-    def _still_there(self, handle: int) -> bool:
+    def _is_current_file(self, handle: int) -> bool:
         """Return whether the locked file is still the one at the path, not one that a releasing writer unlinked."""
         try:
             return os.fstat(handle).st_ino == self.path.stat().st_ino
@@ -85,7 +85,7 @@ class FolderLock:
 
 
 @contextlib.contextmanager
-def locked(folder: Path, purpose: str = "") -> Iterator[None]:
+def hold_folder_lock(folder: Path, purpose: str = "") -> Iterator[None]:
     """Hold a `FolderLock` during the block."""
     lock = FolderLock(folder, purpose)
     try:
@@ -103,28 +103,28 @@ def forget_locks(folder: Path) -> None:
 
 def recover(folder: Path) -> None:
     """Restore a folder to its last commit after a writer was killed; needs the folder's lock."""
-    old = _beside(folder, "old")
+    old = _sibling_folder(folder, "old")
     if old.exists() and not folder.exists():
         old.rename(folder)
-    for leftover in (old, _beside(folder, "next")):
+    for leftover in (old, _sibling_folder(folder, "next")):
         if leftover.exists():
             shutil.rmtree(leftover)
 
 
 @contextlib.contextmanager
-def next_snapshot(folder: Path) -> Iterator[Path]:
+def create_snapshot(folder: Path) -> Iterator[Path]:
     """Yield a sibling folder with hard links to all files of ``folder``; it replaces ``folder`` if the block succeeds.
 
     Inside the block, write new files only. To change a linked file, unlink it first (`replace_bytes`), because a write
     in place would also change the committed snapshot.
 
-    Needs the folder's lock, see `locked_snapshot`. A ``FileNotFoundError`` of the block is passed on unchanged.
+    Needs the folder's lock, see `create_locked_snapshot`. A ``FileNotFoundError`` of the block is passed on unchanged.
 
     Raises:
         DatasetError: the disk is full, or the operating system refuses otherwise; ``folder`` is unchanged.
     """
-    stage = _beside(folder, "next")
-    with writing_to(folder):
+    stage = _sibling_folder(folder, "next")
+    with wrap_write_errors(folder):
         stage.mkdir(parents=True)
     try:
         shared: set[int] = set()
@@ -135,28 +135,28 @@ def next_snapshot(folder: Path) -> Iterator[Path]:
         _swap(stage, folder)
     except BaseException as error:
         shutil.rmtree(stage, ignore_errors=True)
-        if is_full(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
-            raise refused(error, folder) from error
+        if is_disk_full(error) or (isinstance(error, OSError) and not isinstance(error, FileNotFoundError)):
+            raise convert_os_error(error, folder) from error
         raise
 
 
 @contextlib.contextmanager
-def locked_snapshot(folder: Path) -> Iterator[Path]:
-    """Yield a `next_snapshot` for one commit: hold the folder's lock and remove the remains of a killed writer.
+def create_locked_snapshot(folder: Path) -> Iterator[Path]:
+    """Yield a `create_snapshot` for one commit: hold the folder's lock and remove the remains of a killed writer.
 
     Raises:
         DatasetLockedError: another writer has the folder open.
-        DatasetError: see `next_snapshot`.
+        DatasetError: see `create_snapshot`.
     """
-    with locked(folder):
-        with writing_to(folder):
+    with hold_folder_lock(folder):
+        with wrap_write_errors(folder):
             recover(folder)
-        with next_snapshot(folder) as stage:
+        with create_snapshot(folder) as stage:
             yield stage
 
 
 @contextlib.contextmanager
-def writing_to(path: Path) -> Iterator[None]:
+def wrap_write_errors(path: Path) -> Iterator[None]:
     """Convert errors of the operating system while writing to a message with ``path`` and the next step.
 
     Raises:
@@ -165,7 +165,7 @@ def writing_to(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise refused(error, path) from error
+        raise convert_os_error(error, path) from error
 
 
 def replace_bytes(path: Path, data: bytes) -> None:
@@ -175,7 +175,7 @@ def replace_bytes(path: Path, data: bytes) -> None:
     path.write_bytes(data)
 
 
-def _beside(folder: Path, suffix: str) -> Path:
+def _sibling_folder(folder: Path, suffix: str) -> Path:
     return folder.parent / f".{folder.name}.{suffix}"
 
 
@@ -236,7 +236,7 @@ def _swap(stage: Path, folder: Path) -> None:
         _sync(folder.parent)
         shutil.rmtree(stage)
     else:
-        old = _beside(folder, "old")
+        old = _sibling_folder(folder, "old")
         folder.rename(old)
         try:
             stage.rename(folder)

@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 from twinloop.core.documents import MOST_LINES_BYTES, parse_json
 from twinloop.core.errors import DatasetError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import dumps
-from twinloop.core.redaction import note_secrets, redacted, redacted_values
+from twinloop.core.redaction import note_secrets, redact_text, redact_values
 from twinloop.dataset.lerobot import layout
 
 Result = TypeVar("Result")
@@ -55,9 +55,9 @@ class StoreCommit:
     files: Mapping[str, StoredFile] = field(default_factory=dict[str, StoredFile])
     pointer: bytes = b""
 
-    def blocks(self) -> dict[str, StoredFile]:
+    def block_files(self) -> dict[str, StoredFile]:
         """Return the files of blocks, which later commits share."""
-        return {path: entry for path, entry in self.files.items() if of_block(path)}
+        return {path: entry for path, entry in self.files.items() if is_block_file(path)}
 
 
 class ObjectStore:
@@ -74,8 +74,8 @@ class ObjectStore:
                 f"{address!r} is not an address in a store. Write an address such as s3://bucket/prefix."
             )
         note_secrets([address])  # errors of its library may repeat credentials
-        self.address = redacted(address.rstrip("/"))
-        self._files, self._root = _filesystem(address.rstrip("/"))
+        self.address = redact_text(address.rstrip("/"))
+        self._files, self._root = _open_filesystem(address.rstrip("/"))
 
     def read(self, key: str, *, most: int = _MOST_BYTES) -> bytes | None:
         """Return an object's content; None if the object does not exist.
@@ -85,7 +85,9 @@ class ObjectStore:
         """
         with contextlib.suppress(FileNotFoundError):
             self._require_size(key, most)
-            return self._do("read", lambda: bytes(self._files.cat_file(self._at(key))), absent=FileNotFoundError)
+            return self._run_action(
+                "read", lambda: bytes(self._files.cat_file(self._full_path(key))), absent=FileNotFoundError
+            )
         return None
 
     def sizes(self, keys: Sequence[str]) -> list[int | None]:
@@ -94,18 +96,20 @@ class ObjectStore:
         Raises:
             FileNotFoundError: an object no longer exists.
         """
-        there = [self._at(key) for key in keys]
-        return self._do("read", lambda: list(self._files.sizes(there)), absent=FileNotFoundError) if there else []
+        there = [self._full_path(key) for key in keys]
+        return (
+            self._run_action("read", lambda: list(self._files.sizes(there)), absent=FileNotFoundError) if there else []
+        )
 
     def write(self, key: str, data: bytes) -> None:
         """Write a whole object."""
-        self._do("written", lambda: self._files.pipe_file(self._at(key), data))
+        self._run_action("written", lambda: self._files.pipe_file(self._full_path(key), data))
 
     def upload(self, files: Mapping[str, Path]) -> None:
         """Upload files by key, several at a time."""
         if files:
-            there = [self._at(key) for key in files]
-            self._do("written", lambda: self._files.put([str(path) for path in files.values()], there))
+            there = [self._full_path(key) for key in files]
+            self._run_action("written", lambda: self._files.put([str(path) for path in files.values()], there))
 
     def download(self, files: Mapping[str, Path]) -> None:
         """Download objects by key to files, several at a time.
@@ -116,22 +120,24 @@ class ObjectStore:
         if files:
             for path in files.values():
                 path.parent.mkdir(parents=True, exist_ok=True)
-            there, here = [self._at(key) for key in files], [str(path) for path in files.values()]
-            self._do("read", lambda: self._files.get(there, here), absent=FileNotFoundError)
+            there, here = [self._full_path(key) for key in files], [str(path) for path in files.values()]
+            self._run_action("read", lambda: self._files.get(there, here), absent=FileNotFoundError)
 
     def remove(self, folder: str) -> None:
         """Remove all objects under a key, if any."""
         with contextlib.suppress(FileNotFoundError):
-            self._do("written", lambda: self._files.rm(self._at(folder), recursive=True), absent=FileNotFoundError)
+            self._run_action(
+                "written", lambda: self._files.rm(self._full_path(folder), recursive=True), absent=FileNotFoundError
+            )
 
-    def names(self) -> set[str]:
+    def top_level_names(self) -> set[str]:
         """Return the first parts of all keys."""
         with contextlib.suppress(FileNotFoundError):
-            found = self._do("read", lambda: self._files.ls(self._root, detail=False), absent=FileNotFoundError)
+            found = self._run_action("read", lambda: self._files.ls(self._root, detail=False), absent=FileNotFoundError)
             return {str(name).rstrip("/").rpartition("/")[2] for name in found}
         return set()
 
-    def commit(self) -> StoreCommit:
+    def newest_commit(self) -> StoreCommit:
         """Return the newest complete commit.
 
         Raises:
@@ -142,10 +148,10 @@ class ObjectStore:
             pointer = self.read(POINTER)
             if pointer is None:
                 return StoreCommit()
-            with layout.understood(f"{self.address}/{POINTER}"):
+            with layout.wrap_parse_errors(f"{self.address}/{POINTER}"):
                 value = parse_json(pointer, where=f"{self.address}/{POINTER}")
                 layout.require_keys(value, ("commit", "manifest", "sha256"), where=f"{self.address}/{POINTER}")
-                number, key = int(value["commit"]), _checked_key(value["manifest"], "commits")
+                number, key = int(value["commit"]), _check_key(value["manifest"], "commits")
             manifest = self.read(key)
             if manifest is not None:  # else the writer has made a newer commit and removed it
                 return self._read_manifest(number, key, manifest, value["sha256"], pointer)
@@ -154,9 +160,9 @@ class ObjectStore:
     def _read_manifest(self, number: int, key: str, data: bytes, sha256: str, pointer: bytes) -> StoreCommit:
         if hashlib.sha256(data).hexdigest() != sha256:
             raise DatasetError(f"{self.address}/{key} is not the manifest that {POINTER} names. Upload it again.")
-        with layout.understood(f"{self.address}/{key}"):
+        with layout.wrap_parse_errors(f"{self.address}/{key}"):
             listed = parse_json(data, where=f"{self.address}/{key}")["files"]
-            files = {path: _checked(StoredFile(**entry)) for path, entry in listed.items()}
+            files = {path: _check_entry(StoredFile(**entry)) for path, entry in listed.items()}
         return StoreCommit(number=number, files=files, pointer=pointer)
 
     def _require_size(self, key: str, most: int) -> None:
@@ -166,17 +172,17 @@ class ObjectStore:
                 f"{self.address}/{key} has {size} bytes; at most {most} are read. It is not a file of a dataset."
             )
 
-    def _at(self, key: str) -> str:
+    def _full_path(self, key: str) -> str:
         return f"{self._root}/{key}"
 
-    def _do(self, verb: str, action: Callable[[], Result], *, absent: type[Exception] | None = None) -> Result:
+    def _run_action(self, verb: str, action: Callable[[], Result], *, absent: type[Exception] | None = None) -> Result:
         """Run an action on the store; every error of the store's library becomes one `DatasetError`."""
         try:
             return action()
         except Exception as error:  # every store's library raises other error classes
             if absent is not None and isinstance(error, absent):
                 raise
-            said = " ".join(redacted(str(error)).split()) or type(error).__name__
+            said = " ".join(redact_text(str(error)).split()) or type(error).__name__
             raise DatasetError(
                 f"{self.address} cannot be {verb} ({type(error).__name__}: {said:.200}). Check that the bucket exists, "
                 "the credentials, the address of the service and the network. Earlier commits are unchanged."
@@ -186,21 +192,21 @@ class ObjectStore:
 def write_log(address: str, entry: Mapping[str, Any]) -> None:
     """Store the wall-clock data of a run under ``log/``, one object per call."""
     moment = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-    ObjectStore(address).write(f"log/{moment}.json", dumps(redacted_values(dict(entry))).encode())
+    ObjectStore(address).write(f"log/{moment}.json", dumps(redact_values(dict(entry))).encode())
 
 
-def of_block(path: str) -> bool:
+def is_block_file(path: str) -> bool:
     """Return whether a file of a dataset belongs to a block; such files are written once."""
     return "/chunk-" in path
 
 
-def _checked(entry: StoredFile) -> StoredFile:
+def _check_entry(entry: StoredFile) -> StoredFile:
     """Check the values of a manifest entry and return it.
 
     Raises:
         ValueError: the key is outside the store's folders, or the size or the hash is invalid.
     """
-    _checked_key(entry.key, "dataset", "commits")
+    _check_key(entry.key, "dataset", "commits")
     if type(entry.size) is not int or entry.size < 0:
         raise ValueError(f"the size {entry.size!r} is not a number of bytes")
     if not isinstance(entry.sha256, str) or not _SHA256.fullmatch(entry.sha256):
@@ -208,7 +214,7 @@ def _checked(entry: StoredFile) -> StoredFile:
     return entry
 
 
-def _checked_key(key: Any, *folders: str) -> str:
+def _check_key(key: Any, *folders: str) -> str:
     """Check that an object's key is in one of the given folders of the store, and return it.
 
     Raises:
@@ -220,7 +226,7 @@ def _checked_key(key: Any, *folders: str) -> str:
     return str(key)
 
 
-def _filesystem(address: str) -> tuple[Any, str]:
+def _open_filesystem(address: str) -> tuple[Any, str]:
     """Return the filesystem of an address, and its root in it."""
     protocol = address.partition("://")[0]
     try:

@@ -17,11 +17,17 @@ from twinloop.core.errors import DatasetError, DatasetLockedError
 from twinloop.core.files import dumps, sha256_file
 from twinloop.core.profile import span
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.lerobot.progress import WriteProgress, begin
+from twinloop.dataset.lerobot.progress import WriteProgress, start_progress
 from twinloop.dataset.spec import DatasetSpec
-from twinloop.dataset.storage.dataset_files import chosen, require_room
-from twinloop.dataset.storage.snapshot import FolderLock, locked_snapshot, next_snapshot, recover, writing_to
-from twinloop.dataset.storage.store import ATTEMPTS, POINTER, ObjectStore, StoreCommit, StoredFile, of_block
+from twinloop.dataset.storage.dataset_files import require_disk_space, select_dataset_files
+from twinloop.dataset.storage.snapshot import (
+    FolderLock,
+    create_locked_snapshot,
+    create_snapshot,
+    recover,
+    wrap_write_errors,
+)
+from twinloop.dataset.storage.store import ATTEMPTS, POINTER, ObjectStore, StoreCommit, StoredFile, is_block_file
 
 
 def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
@@ -40,19 +46,19 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
         )
     store = ObjectStore(address)
     for _ in range(ATTEMPTS):
-        commit = store.commit()
+        commit = store.newest_commit()
         if not commit.number:
             raise DatasetError(
                 f"{address} holds no dataset: there is no {POINTER}, or nothing was committed yet. Give the "
                 "address that was the --output of `twinloop generate`."
             )
         _refuse_others(folder, store.address)
-        files = _belonging(commit.files)
-        require_room(
+        files = _select_manifest_files(commit.files)
+        require_disk_space(
             folder.absolute(), files=len(files), size=sum(e.size for e in files.values()), source=store.address
         )
         try:
-            with locked_snapshot(folder.absolute()) as stage:
+            with create_locked_snapshot(folder.absolute()) as stage:
                 changed = fetch_files(store, files, stage)
         except FileNotFoundError:  # a running writer has made newer commits and removed this one's metadata
             continue
@@ -72,10 +78,10 @@ def fetch_dataset(address: str, folder: Path) -> dict[str, Any]:
     raise DatasetError(f"{address} changes faster than it can be fetched. Try again after its writer has finished.")
 
 
-def stored_progress(address: str) -> WriteProgress:
+def read_stored_progress(address: str) -> WriteProgress:
     """Return the progress committed at an address."""
     store = ObjectStore(address)
-    commit = store.commit()
+    commit = store.newest_commit()
     if not commit.number:
         return WriteProgress()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +107,7 @@ def fetch_files(store: ObjectStore, files: Mapping[str, StoredFile], stage: Path
     return missing
 
 
-def _belonging(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
+def _select_manifest_files(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
     """Return the files of a manifest that belong to a dataset.
 
     Raises:
@@ -109,7 +115,7 @@ def _belonging(files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
     """
     for name in files:
         _refuse_outside(name)
-    names = chosen(files)
+    names = select_dataset_files(files)
     return {name: entry for name, entry in files.items() if name in names}
 
 
@@ -161,30 +167,32 @@ class StoreTarget:
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
         """Download the committed files that the writer reads again, check the spec, and return the stored progress."""
-        commit = self._store.commit()
-        strangers = self._store.names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
+        commit = self._store.newest_commit()
+        strangers = (
+            self._store.top_level_names() - {"dataset", "commits", "log", POINTER} if not commit.number else set()
+        )
         if strangers:
             raise DatasetError(
                 f"{self.name} holds objects that are not a twinloop dataset ({', '.join(sorted(strangers)[:3])}). "
                 "Choose an empty or new address."
             )
         if commit.number:
-            wanted = {path: entry for path, entry in commit.files.items() if not of_block(path) or _is_kept(path)}
+            wanted = {path: entry for path, entry in commit.files.items() if not is_block_file(path) or _is_kept(path)}
             if not resume:
-                wanted = {path: entry for path, entry in wanted.items() if not of_block(path)}
-            with next_snapshot(self.path) as stage:
+                wanted = {path: entry for path, entry in wanted.items() if not is_block_file(path)}
+            with create_snapshot(self.path) as stage:
                 fetch_files(self._store, wanted, stage)
         self._commit = commit
-        return begin(self.path, spec, resume=resume, name=self.name)
+        return start_progress(self.path, spec, resume=resume, name=self.name)
 
     @contextlib.contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
         """Yield the next snapshot; then upload its new files, the manifest, and the pointer."""
-        with next_snapshot(self.path) as stage:
+        with create_snapshot(self.path) as stage:
             yield stage
             with span("upload"):
                 self._commit = self._upload(stage, final=final)
-            for path in self._commit.blocks():
+            for path in self._commit.block_files():
                 if not _is_kept(path):
                     (stage / path).unlink(missing_ok=True)
 
@@ -195,13 +203,17 @@ class StoreTarget:
 
     def _upload(self, stage: Path, *, final: bool) -> StoreCommit:
         number = self._commit.number + 1
-        known, folder = self._commit.blocks(), f"commits/{number:06d}"
+        known, folder = self._commit.block_files(), f"commits/{number:06d}"
         paths = sorted(path.relative_to(stage).as_posix() for path in stage.rglob("*") if path.is_file())
-        new = {path: f"dataset/{path}" if of_block(path) else f"{folder}/{path}" for path in paths if path not in known}
+        new = {
+            path: f"dataset/{path}" if is_block_file(path) else f"{folder}/{path}"
+            for path in paths
+            if path not in known
+        }
         self._store.upload({key: stage / path for path, key in new.items()})
-        files = {**known, **{path: _entry(stage / path, key) for path, key in new.items()}}
+        files = {**known, **{path: _make_entry(stage / path, key) for path, key in new.items()}}
         if final:
-            self._publish(stage, [path for path in new if not of_block(path)])
+            self._publish(stage, [path for path in new if not is_block_file(path)])
         return self._move_pointer(number, files)
 
     def _publish(self, stage: Path, metadata: Sequence[str]) -> None:
@@ -228,7 +240,7 @@ class StoreTarget:
         return StoreCommit(number=number, files=files, pointer=pointer)
 
 
-def _entry(path: Path, key: str) -> StoredFile:
+def _make_entry(path: Path, key: str) -> StoredFile:
     return StoredFile(key=key, size=path.stat().st_size, sha256=sha256_file(path))
 
 
@@ -292,15 +304,15 @@ class FolderTarget:
 
     def begin(self, spec: DatasetSpec, *, resume: bool) -> WriteProgress:
         """Restore the folder after a killed writer, check the spec, and return the stored progress."""
-        with writing_to(self.path):
+        with wrap_write_errors(self.path):
             recover(self.path)
-            return begin(self.path, spec, resume=resume)
+            return start_progress(self.path, spec, resume=resume)
 
     @contextmanager
     def snapshot(self, *, final: bool = False) -> Iterator[Path]:
         """Yield the next snapshot, which replaces the folder if the block succeeds."""
         del final
-        with next_snapshot(self.path) as stage:
+        with create_snapshot(self.path) as stage:
             yield stage
 
     def release(self) -> None:
@@ -321,10 +333,10 @@ def local_path(output: Path | str) -> Path:
     return Path(text)
 
 
-def committed(output: Path | str) -> WriteProgress:
+def read_committed_progress(output: Path | str) -> WriteProgress:
     """Return the progress committed to an output; empty if there is none yet."""
     if is_address(output):
-        return stored_progress(str(output))
+        return read_stored_progress(str(output))
     folder = local_path(output)
     return WriteProgress.load(folder) if (folder / layout.PROGRESS).is_file() else WriteProgress()
 

@@ -18,16 +18,16 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError
 from twinloop.core.records import Episode
-from twinloop.gap.attribution.design import CoalitionDesign, DrawDesign, GroupEffects, design, drawn_values
+from twinloop.gap.attribution.design import CoalitionDesign, DrawDesign, GroupEffects, design, draw_values
 from twinloop.gap.attribution.groups import ParameterGroup, changed_params
-from twinloop.gap.attribution.result import Attribution, ErrorCause, joined_groups, ranked
-from twinloop.gap.attribution.thinning import part_within, physics_steps
+from twinloop.gap.attribution.result import Attribution, ErrorCause, join_groups, rank_causes
+from twinloop.gap.attribution.thinning import count_physics_steps, thin_log
 from twinloop.gap.dynamics.errors import window_errors
-from twinloop.gap.dynamics.intervals import FEWEST, why_no_interval
+from twinloop.gap.dynamics.intervals import FEWEST, explain_missing_interval
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import at_physics_rate
+from twinloop.simulate.replay import change_physics_rate
 from twinloop.simulate.replay_logs import ReplayOptions
-from twinloop.stats.shares import ShapleyShares, ShareDeviations, ratios, shares, unsure
+from twinloop.stats.shares import ShapleyShares, ShareDeviations, compute_shares, ratios, shares_without_intervals
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -76,9 +76,9 @@ class SquaredErrorShares:
         """Return the shares of one kind of `GroupEffects`, ``(ngroup, nchannel + 1)``; the last column is a mean."""
         return self._shares(np.asarray(getattr(self._effects, kind)), self._deviations(kind), self._mix)
 
-    def left(self) -> ShapleyShares:
+    def remaining_shares(self) -> ShapleyShares:
         """Return the shares that remain with all parameters identified, ``(1, nchannel + 1)``."""
-        drawn = self._drawn and self._of_draws(self._drawn_left)
+        drawn = self._drawn and self._draw_deviations(self._drawn_left)
         return self._shares(self._left[None], drawn, self._mix)
 
     def floor(self, squared: Array) -> Array:
@@ -98,15 +98,15 @@ class SquaredErrorShares:
         return tuple(self._causes(names, share, back[:, column], column) for column in range(self._mix.shape[1]))
 
     def _causes(self, names: Sequence[str], share: ShapleyShares, back: Array, column: int) -> tuple[ErrorCause, ...]:
-        clusters = joined_groups(share.replicates[..., column])
+        clusters = join_groups(share.replicates[..., column])
         member = np.zeros((len(clusters), len(names)))
         for number, cluster in enumerate(clusters):
             member[number, cluster] = 1.0
         deviations = self._deviations("share")
-        own = deviations and deviations.rows(member).column(column)
+        own = deviations and deviations.sum_groups(member).column(column)
         found = self._shares(np.einsum("gm,mck->gck", member, self._effects.share), own, self._mix[:, [column]])
-        claimed = found.claimed()[:, 0]
-        return ranked(
+        claimed = found.significant_mask()[:, 0]
+        return rank_causes(
             [
                 ErrorCause(
                     groups=tuple(names[row] for row in cluster),
@@ -122,8 +122,10 @@ class SquaredErrorShares:
     def _shares(self, parts: Array, deviations: ShareDeviations | None, mix: Array) -> ShapleyShares:
         nepisode = len(self._whole)
         if nepisode < FEWEST:
-            return unsure(parts, self._whole, mix=mix, level=self._level, reason=why_no_interval(nepisode))
-        return shares(
+            return shares_without_intervals(
+                parts, self._whole, mix=mix, level=self._level, reason=explain_missing_interval(nepisode)
+            )
+        return compute_shares(
             parts,
             self._whole,
             mix=mix,
@@ -133,14 +135,14 @@ class SquaredErrorShares:
             seed=self._seed,
         )
 
-    def _of_draws(self, parts: Array) -> ShareDeviations:
+    def _draw_deviations(self, parts: Array) -> ShareDeviations:
         return ShareDeviations.of_draws(ratios(parts, self._drawn_whole, self._mix), df=self._df)
 
     def _deviations(self, kind: str) -> ShareDeviations | None:
         """Return the uncertainty of shares from parameters and sampled orders, in addition to that from episodes."""
         found = None
         if self._drawn is not None:
-            found = self._of_draws(getattr(self._drawn, kind))
+            found = self._draw_deviations(getattr(self._drawn, kind))
         if kind == "share" and self._pairs is not None and len(self._pairs) > 1:
             sampled = ShareDeviations.of_mean(ratios(self._pairs, self._whole, self._mix))
             found = sampled if found is None else found + sampled
@@ -209,17 +211,20 @@ def attribute(
     Raises:
         LogError, InputError: the episodes do not fit the twin, the groups leave a parameter out, or a world diverges.
     """
-    asked, coarse = options or AttributionOptions(), at_physics_rate(twin, (options or AttributionOptions()).physics_hz)
+    asked, coarse = (
+        options or AttributionOptions(),
+        change_physics_rate(twin, (options or AttributionOptions()).physics_hz),
+    )
     known = params.estimate if isinstance(params, ParamDistribution) else params
     estimate = {name: value for name, value in known.items() if name not in asked.replay.conditions}
     _check_groups(groups, changed_params(twin, estimate))
-    length = physics_steps(coarse, episodes, asked.replay)
+    length = count_physics_steps(coarse, episodes, asked.replay)
     plan = design(len(groups), exact=asked.exact, worlds=asked.steps / length, least_pairs=asked.pairs, seed=asked.seed)
-    part = part_within(coarse, episodes, asked.replay, worlds=plan.nworld, steps=asked.steps)
+    part = thin_log(coarse, episodes, asked.replay, worlds=plan.nworld, steps=asked.steps)
     errors = window_errors(backend, coarse, part.episodes, plan.table(coarse, groups, estimate), options=part.options)
     errors.require_finite(twin, plan.names(groups))
     rmse, count = errors.rmse(), errors.count.sum(axis=(0, 1))
-    drawn = _drawn(backend, coarse, part.episodes, params, groups, replace(asked, replay=part.options))
+    drawn = _replay_draws(backend, coarse, part.episodes, params, groups, replace(asked, replay=part.options))
     tally = SquaredErrorShares(
         sums=errors.squared.sum(axis=2),
         erring=rmse[0] > _ROUNDING,
@@ -231,7 +236,7 @@ def attribute(
         seed=asked.seed,
     )
     own = np.array([(floor or {}).get(channel.name, np.nan) for channel in errors.channels])
-    untold = params.undetermined if isinstance(params, ParamDistribution) else ()
+    untold = params.unidentified_parameters if isinstance(params, ParamDistribution) else ()
     return Attribution(
         groups=tuple(groups),
         channels=errors.channels,
@@ -241,7 +246,7 @@ def attribute(
         share=tally.shares("share"),
         alone=tally.shares("alone"),
         back=tally.shares("back"),
-        left=tally.left(),
+        left=tally.remaining_shares(),
         causes=tally.causes([group.name for group in groups]),
         floor=tally.floor(own * count),
         interactions=tally.interactions(),
@@ -254,7 +259,7 @@ def attribute(
     )
 
 
-def _drawn(
+def _replay_draws(
     backend: Backend,
     twin: Twin,
     episodes: Sequence[Episode],
@@ -266,8 +271,8 @@ def _drawn(
     if not isinstance(params, ParamDistribution) or not any(params.determined) or asked.draws < 2:
         return None
     draws = DrawDesign(ngroup=len(groups), ndraw=asked.draws)
-    values = drawn_values(params, [name for group in groups for name in group.params], asked.draws, seed=asked.seed)
-    part = part_within(twin, episodes, asked.replay, worlds=draws.nworld, steps=asked.draw_steps)
+    values = draw_values(params, [name for group in groups for name in group.params], asked.draws, seed=asked.seed)
+    part = thin_log(twin, episodes, asked.replay, worlds=draws.nworld, steps=asked.draw_steps)
     errors = window_errors(backend, twin, part.episodes, draws.table(twin, groups, values), options=part.options)
     errors.require_finite(twin, draws.names())
     return draws, errors.squared.sum(axis=2)

@@ -12,7 +12,7 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.seeds import generator
 from twinloop.gap.attribution.groups import ParameterGroup
-from twinloop.stats import JoiningOrders, antithetic_walks, every_coalition, shapley, shapley_of_walks
+from twinloop.stats import JoiningOrders, draw_joining_orders, every_coalition, shapley, shapley_from_orders
 from twinloop.twin import Twin
 
 Array = NDArray[np.float64]
@@ -64,13 +64,13 @@ class CoalitionDesign:
         if self.walks is None:
             return GroupEffects(share=shapley(gains), alone=alone, back=back), None
         steps = [rows[row.tobytes()] for row in self.walks.coalitions]
-        pairs = shapley_of_walks(gains[steps], self.walks)
+        pairs = shapley_from_orders(gains[steps], self.walks)
         return GroupEffects(share=pairs.mean(axis=0), alone=alone, back=back), pairs
 
     def names(self, groups: Sequence[ParameterGroup]) -> list[str]:
         """Return the name of each world for messages."""
         return [
-            _called([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
+            _format_world_name([g.name for g, there in zip(groups, row, strict=True) if there], len(groups))
             for row in self.coalitions
         ]
 
@@ -93,7 +93,7 @@ def design(ngroup: int, *, exact: int, worlds: float, least_pairs: int, seed: in
     if ngroup == 1 or (ngroup <= exact and 2**ngroup <= max(worlds, _FEW)):
         return CoalitionDesign(coalitions=every_coalition(ngroup), walks=None)
     pairs = max(least_pairs, int((worlds - 2 * ngroup - 2) // (2 * ngroup - 2)))
-    walks = antithetic_walks(ngroup, pairs, seed=seed, stream="gap/attribution/orders")
+    walks = draw_joining_orders(ngroup, pairs, seed=seed, stream="gap/attribution/orders")
     one = np.eye(ngroup, dtype=bool)
     found = np.unique(np.concatenate([walks.coalitions, one, ~one]), axis=0)
     order = np.argsort(found.sum(axis=1), kind="stable")
@@ -141,7 +141,7 @@ class DrawDesign:
         return ["nominal", *drawn]
 
 
-def drawn_values(
+def draw_values(
     distribution: ParamDistribution, names: Sequence[str], ndraw: int, *, seed: int = 0
 ) -> dict[str, Array]:
     """Draw values ``(ndraw,)`` by name from the identified distribution, within their bounds.
@@ -150,11 +150,11 @@ def drawn_values(
     """
     known = np.flatnonzero(distribution.determined).tolist()
     normal = generator(seed, "gap/attribution/draws").standard_normal((ndraw, len(known)))
-    drawn = values_at(distribution, known, normal)
+    drawn = convert_normal_to_values(distribution, known, normal)
     return {name: drawn[name] if name in drawn else np.full(ndraw, distribution.estimate[name]) for name in names}
 
 
-def values_at(distribution: ParamDistribution, rows: Sequence[int], normal: Array) -> dict[str, Array]:
+def convert_normal_to_values(distribution: ParamDistribution, rows: Sequence[int], normal: Array) -> dict[str, Array]:
     """Return values ``(n,)`` by name of some parameters at normal numbers ``(n, nrow)``, within their bounds."""
     eigenvalues, axes = np.linalg.eigh(distribution.covariance[np.ix_(rows, rows)])
     moved = distribution.mean[rows] + normal * np.sqrt(np.maximum(eigenvalues, 0.0)) @ axes.T
@@ -165,7 +165,7 @@ def values_at(distribution: ParamDistribution, rows: Sequence[int], normal: Arra
     return values
 
 
-def _called(names: Sequence[str], ngroup: int) -> str:
+def _format_world_name(names: Sequence[str], ngroup: int) -> str:
     if not names:
         return "nominal"
     return "identified" if len(names) == ngroup else f"partly identified ({', '.join(names)})"

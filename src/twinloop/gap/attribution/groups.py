@@ -26,7 +26,7 @@ class ParameterGroup:
 
     def text(self) -> str:
         """Format the group's name and parameters, with ``*`` for the parts of names that differ."""
-        return f"{self.name}: {', '.join(_patterns(self.params))}"
+        return f"{self.name}: {', '.join(_abbreviate_names(self.params))}"
 
 
 def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
@@ -37,7 +37,7 @@ def changed_params(twin: Twin, values: Mapping[str, float]) -> tuple[str, ...]:
         InputError: all values are nominal, so that there is no difference to attribute.
     """
     for name, value in values.items():
-        twin.require(name).check(value, where="the identified parameters")
+        twin.find_param(name).check(value, where="the identified parameters")
     changed = tuple(name for name in twin.params if name in values and values[name] != twin.params[name].nominal)
     if not changed:
         raise InputError(
@@ -67,7 +67,7 @@ def parameter_groups(
     if by not in get_args(By):
         raise UnknownNameError("grouping", by, get_args(By))
     given = own or {}
-    labels, owners = _claimed(twin, given), _joints(twin)
+    labels, owners = _assign_user_groups(twin, given), _map_actuators_to_joints(twin)
     members: dict[str, list[str]] = {name: [] for name in given}
     for name in sorted(names, key=list(twin.params).index):
         members.setdefault(labels.get(name) or _label(name, by, owners), []).append(name)
@@ -94,7 +94,7 @@ def read_groups(texts: Sequence[str]) -> dict[str, tuple[str, ...]]:
     return groups
 
 
-def cause(name: str) -> str:
+def find_cause(name: str) -> str:
     """Return the physical cause to which a parameter belongs, or the name of its kind if it declares no cause."""
     kind = find_kind(name)
     if kind is not None and kind.cause:
@@ -107,21 +107,21 @@ def _label(name: str, by: By, owners: Mapping[tuple[str, str], str]) -> str:
     family, target, _ = split_path(name)
     owner = owners.get((family, target), target)
     return {
-        "quantity": cause(name),
+        "quantity": find_cause(name),
         "joint": owner,
-        "quantity and joint": f"{cause(name)}, {owner}",
+        "quantity and joint": f"{find_cause(name)}, {owner}",
         "parameter": name,
     }[by]
 
 
-def _joints(twin: Twin) -> dict[tuple[str, str], str]:
+def _map_actuators_to_joints(twin: Twin) -> dict[tuple[str, str], str]:
     """Return the joint that each actuator drives, by family and name."""
     if twin.spec.robot is None:
         return {}
     return {("actuator", name): joint for name, joint in zip(twin.robot.actuator_names, twin.robot.joints, strict=True)}
 
 
-def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
+def _assign_user_groups(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the user's group of each parameter, by the parameter's name."""
     claimed: dict[str, str] = {}
     for label, patterns in own.items():
@@ -136,7 +136,7 @@ def _claimed(twin: Twin, own: Mapping[str, Sequence[str]]) -> dict[str, str]:
     return claimed
 
 
-def _patterns(names: Sequence[str]) -> list[str]:
+def _abbreviate_names(names: Sequence[str]) -> list[str]:
     """Return the names with ``*`` as the target if several share the rest."""
     kinds: dict[str, list[str]] = {}
     for name in names:

@@ -31,8 +31,8 @@ _BADLY = 0.05  # standard error of an inaccurate share: its interval extends by 
 class ErrorCause:
     """One group, or several joined groups, and their ``share`` of a channel's squared error.
 
-    ``claimed``: the share differs significantly from 0 (see `stats.shares.ShapleyShares.claimed`). ``needed``: the
-    error grows when the group returns to nominal (always True for joined groups); a negative share of such a group
+    ``claimed``: the share differs significantly from 0 (see `stats.shares.ShapleyShares.significant_mask`). ``needed``:
+    the error grows when the group returns to nominal (always True for joined groups); a negative share of such a group
     compensates others.
     """
 
@@ -58,7 +58,7 @@ class ErrorCause:
         }
 
 
-def joined_groups(replicates: Array) -> list[list[int]]:
+def join_groups(replicates: Array) -> list[list[int]]:
     """Return the rows of shares ``(ndraw, m)`` to report together, each row once, in order of their first row.
 
     The two rows that gain most accuracy are joined first. Without replicates no rows are joined.
@@ -80,7 +80,7 @@ def joined_groups(replicates: Array) -> list[list[int]]:
     return sorted((sorted(cluster) for cluster in clusters), key=lambda cluster: cluster[0])
 
 
-def ranked(causes: Sequence[ErrorCause]) -> tuple[ErrorCause, ...]:
+def rank_causes(causes: Sequence[ErrorCause]) -> tuple[ErrorCause, ...]:
     """Sort causes: claimed ones first, the largest share first; then the insignificant ones."""
     return tuple(sorted(causes, key=lambda cause: (not cause.claimed, -np.nan_to_num(float(cause.share.estimate)))))
 
@@ -113,17 +113,17 @@ class ChannelExplanation(JsonRecord):
     floor: float
 
     @property
-    def about(self) -> str:
+    def short_name(self) -> str:
         """Name of the channel in a sentence."""
         return self.channel.removeprefix("position/")
 
     @property
-    def whose(self) -> str:
+    def possessive_name(self) -> str:
         """Possessive form of the name: ``elbow_flex's``."""
-        return f"{self.about}'" if self.about.endswith("s") else f"{self.about}'s"
+        return f"{self.short_name}'" if self.short_name.endswith("s") else f"{self.short_name}'s"
 
     @property
-    def claimed(self) -> tuple[ErrorCause, ...]:
+    def significant_causes(self) -> tuple[ErrorCause, ...]:
         """Causes with a share that differs significantly from 0."""
         return tuple(cause for cause in self.causes if cause.claimed)
 
@@ -134,40 +134,41 @@ class ChannelExplanation(JsonRecord):
             place: completes "12 % is explained by no parameter of the twin and …".
         """
         if np.isnan(float(self.left.estimate)):
-            return f"There is no error of {self.about} to attribute."
+            return f"There is no error of {self.short_name} to attribute."
         if np.isnan(float(self.left.low)):
-            listed = ", ".join(f"{percent(cause.share)} {cause.name}" for cause in self.causes)
+            listed = ", ".join(f"{format_share(cause.share)} {cause.name}" for cause in self.causes)
             return (
-                f"Of {self.whose} squared error: {listed}; {percent(self.left)} by no parameter. "
+                f"Of {self.possessive_name} squared error: {listed}; {format_share(self.left)} by no parameter. "
                 f"No share is significant ({self.left.method})."
             )
-        return f"{self._told()}{self._untold()} {self._rest(place)}"
+        causes = f"{self._format_significant_causes()}{self._format_insignificant_causes()}"
+        return f"{causes} {self._format_unexplained_share(place)}"
 
-    def _told(self) -> str:
-        gains = [cause for cause in self.claimed if cause.share.estimate > 0]
-        harms = [cause for cause in self.claimed if cause.share.estimate < 0]
-        if not self.claimed:
-            return f"No group of parameters explains {self.whose} error significantly"
+    def _format_significant_causes(self) -> str:
+        gains = [cause for cause in self.significant_causes if cause.share.estimate > 0]
+        harms = [cause for cause in self.significant_causes if cause.share.estimate < 0]
+        if not self.significant_causes:
+            return f"No group of parameters explains {self.possessive_name} error significantly"
         parts = []
         if gains:
             first, *others = gains
-            parts.append(f"{percent(first.share)} of {self.whose} squared error is {first.name}")
-            parts += [f"{percent(cause.share)} {cause.name}" for cause in others]
-        whose = "" if gains else f" of {self.whose} squared error,"
-        parts += [f"{percent(cause.share)}{whose} {_harm(cause)}" for cause in harms]
+            parts.append(f"{format_share(first.share)} of {self.possessive_name} squared error is {first.name}")
+            parts += [f"{format_share(cause.share)} {cause.name}" for cause in others]
+        whose = "" if gains else f" of {self.possessive_name} squared error,"
+        parts += [f"{format_share(cause.share)}{whose} {_format_harmful_cause(cause)}" for cause in harms]
         return ", ".join(parts)
 
-    def _untold(self) -> str:
+    def _format_insignificant_causes(self) -> str:
         names = [cause.name for cause in self.causes if not cause.claimed]
         if not names:
             return "."
         listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
         return f"; {listed} {'is' if len(names) == 1 else 'are'} not significant."
 
-    def _rest(self, place: str) -> str:
-        own = f" ({percent_of(self.floor)} is noise)" if np.isfinite(self.floor) else ""
+    def _format_unexplained_share(self, place: str) -> str:
+        own = f" ({format_percent(self.floor)} is noise)" if np.isfinite(self.floor) else ""
         more = f" and {place}" if place else ""
-        return f"{percent(self.left)} is explained by no parameter of the twin{own}{more}."
+        return f"{format_share(self.left)} is explained by no parameter of the twin{own}{more}."
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary."""
@@ -281,25 +282,25 @@ class Attribution:
         }
 
 
-def percent(share: Interval) -> str:
+def format_share(share: Interval) -> str:
     """Format a share in per cent with half the width of its interval: ``62 % ± 7``; a dash without a value."""
     if np.isnan(float(share.estimate)):
         return "–"
     half = 50 * float(share.high - share.low)
-    value = percent_of(float(share.estimate), 100 * abs(float(share.estimate)))
-    return value if np.isnan(half) else f"{value} ± {_digits(half)}"
+    value = format_percent(float(share.estimate), 100 * abs(float(share.estimate)))
+    return value if np.isnan(half) else f"{value} ± {_format_digits(half)}"
 
 
-def percent_of(share: float, size: float | None = None) -> str:
+def format_percent(share: float, size: float | None = None) -> str:
     """Format a share in per cent, with one decimal if it is below 1 %."""
-    return f"{'−' if share < 0 else ''}{_digits(abs(100 * share if size is None else size))} %"
+    return f"{'−' if share < 0 else ''}{_format_digits(abs(100 * share if size is None else size))} %"
 
 
-def _digits(value: float) -> str:
+def _format_digits(value: float) -> str:
     return f"{value:.0f}" if value >= 0.95 or value < 0.05 else f"{value:.1f}"
 
 
-def _harm(cause: ErrorCause) -> str:
+def _format_harmful_cause(cause: ErrorCause) -> str:
     if cause.needed:
         return f"{cause.name} (it compensates others: the error grows without it)"
     return f"{cause.name} (its identified value adds error here)"

@@ -19,12 +19,12 @@ from scipy.special import ndtri
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.records import Episode
-from twinloop.gap.attribution.design import values_at
+from twinloop.gap.attribution.design import convert_normal_to_values
 from twinloop.gap.attribution.groups import ParameterGroup
-from twinloop.gap.attribution.thinning import part_within
-from twinloop.gap.dynamics.errors import stream_logs, summed
+from twinloop.gap.attribution.thinning import thin_log
+from twinloop.gap.dynamics.errors import stream_logs, sum_errors
 from twinloop.simulate import Backend
-from twinloop.simulate.replay import at_physics_rate, replay
+from twinloop.simulate.replay import change_physics_rate, replay
 from twinloop.simulate.replay_logs import ReplayLogs, ReplayOptions
 from twinloop.stats import SobolIndices, SobolTerms, sobol_indices, sobol_rows, sobol_terms
 from twinloop.twin import Twin
@@ -139,8 +139,11 @@ def sensitivity(
         UnknownNameError: ``over`` has another value.
         InputError: no parameter can be drawn, or a world diverges.
     """
-    asked, coarse = options or SensitivityOptions(), at_physics_rate(twin, (options or SensitivityOptions()).physics_hz)
-    drawn = drawable(twin, params, groups, asked.over)
+    asked, coarse = (
+        options or SensitivityOptions(),
+        change_physics_rate(twin, (options or SensitivityOptions()).physics_hz),
+    )
+    drawn = select_drawable_groups(twin, params, groups, asked.over)
     if not drawn:
         raise InputError(
             f"None of these parameters can be drawn over '{asked.over}'. Give the result of an identify run "
@@ -148,13 +151,13 @@ def sensitivity(
         )
     points = sobol_rows(len(drawn), asked.base, seed=asked.seed, sizes=[len(group.params) for group in drawn])
     flat = points.reshape(-1, points.shape[-1])
-    values = {**params.estimate, **_values(twin, params, drawn, flat, asked.over)}
+    values = {**params.estimate, **_transform_points(twin, params, drawn, flat, asked.over)}
     table = coarse.table(len(flat), {name: value for name, value in values.items() if name in coarse.params})
-    part = part_within(coarse, episodes, asked.replay, worlds=len(flat), steps=asked.steps)
+    part = thin_log(coarse, episodes, asked.replay, worlds=len(flat), steps=asked.steps)
     sums, squares, count, channels = _ReadingTerms(), [], [], ()
     for logs in stream_logs(coarse, part.episodes, part.options, batch=_BATCH):
         readings = replay(backend, logs, table)
-        errors = summed(logs, readings, np.array([0.0, np.inf]))
+        errors = sum_errors(logs, readings, np.array([0.0, np.inf]))
         errors.require_finite(twin, [f"drawn (row {row})" for row in range(len(flat))])
         sums.add(logs, readings, len(drawn) + 2)
         squares.append(errors.squared.sum(axis=2) / errors.count.sum(axis=1))
@@ -181,7 +184,7 @@ def sensitivity(
     )
 
 
-def drawable(
+def select_drawable_groups(
     twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], over: Over
 ) -> tuple[ParameterGroup, ...]:
     """Return the groups with the parameters that can be drawn: determined ones, or those with a default range."""
@@ -194,7 +197,7 @@ def drawable(
     return tuple(group for group in kept if group.params)
 
 
-def _values(
+def _transform_points(
     twin: Twin, params: ParamDistribution, groups: Sequence[ParameterGroup], points: Array, over: Over
 ) -> Mapping[str, Array]:
     """Return values ``(n,)`` by name at points ``(n, naxis)`` of the unit cube."""
@@ -202,14 +205,14 @@ def _values(
     ends = np.cumsum([len(group.params) for group in groups])[:-1]
     for group, axes in zip(groups, np.split(points, ends, axis=1), strict=True):
         if over == "ranges":
-            values |= _from_ranges(twin, group, axes)
+            values |= _map_to_ranges(twin, group, axes)
         else:  # jointly, by the group's block of the covariance
             rows = [params.names.index(name) for name in group.params]
-            values |= values_at(params, rows, ndtri(np.clip(axes, _TAIL, 1 - _TAIL)))
+            values |= convert_normal_to_values(params, rows, ndtri(np.clip(axes, _TAIL, 1 - _TAIL)))
     return values
 
 
-def _from_ranges(twin: Twin, group: ParameterGroup, axes: Array) -> dict[str, Array]:
+def _map_to_ranges(twin: Twin, group: ParameterGroup, axes: Array) -> dict[str, Array]:
     values = {}
     for name, axis in zip(group.params, axes.T, strict=True):
         param = twin.params[name]
@@ -232,7 +235,7 @@ class _ReadingTerms:
             rows = np.flatnonzero(logs.clusters == row)
             values = np.where(seen[rows], readings[:, rows, 1:], 0.0)
             terms = sobol_terms(values.reshape(blocks, -1, *values.shape[1:]))
-            self._parts.append(terms.pooled(-2).pooled(-2))
+            self._parts.append(terms.sum_outputs(-2).sum_outputs(-2))
             self._count.append(seen[rows].sum(axis=(0, 1)).astype(np.float64))
 
     def terms(self) -> SobolTerms:

@@ -23,7 +23,7 @@ class ThinnedLog:
     why: str
 
 
-def part_within(
+def thin_log(
     twin: Twin, episodes: Sequence[Episode], options: ReplayOptions, *, worlds: int, steps: float
 ) -> ThinnedLog:
     """Return the part of a log that a number of worlds can replay within a budget.
@@ -38,7 +38,7 @@ def part_within(
         worlds: number of worlds that replay it.
         steps: limit of the physics steps of all of them together.
     """
-    part = steps / (worlds * physics_steps(twin, episodes, options))
+    part = steps / (worlds * count_physics_steps(twin, episodes, options))
     if part >= 1:
         return ThinnedLog(episodes=episodes, options=options, why="")
     kept, told = options, list[str]()
@@ -58,7 +58,7 @@ def part_within(
     return ThinnedLog(episodes=[episodes[row] for row in rows], options=kept, why=why)
 
 
-def physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
+def count_physics_steps(twin: Twin, episodes: Sequence[Episode], options: ReplayOptions) -> float:
     """Return the number of physics steps of one world."""
     seconds = sum(float(episode.time[-1] - episode.time[0]) for episode in episodes)
     overlap = 1.0 if options.window is None else options.window / (options.stride or options.window)

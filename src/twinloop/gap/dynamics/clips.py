@@ -31,7 +31,7 @@ class ErrorClip(JsonRecord):
     relative: float
 
 
-def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]:
+def find_worst_windows(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]:
     """Return the worst window of each episode; ``readings`` ``(nwindow, nframe, nchannel)`` are of one world."""
     error = readings[:, 1:] - logs.measured[:, 1:]
     count = np.maximum(np.sum(~np.isnan(error), axis=1), 1)
@@ -56,6 +56,6 @@ def worst_of(logs: ReplayLogs, readings: Array, scale: Array) -> list[ErrorClip]
     return clips
 
 
-def worst_clips(clips: Iterable[ErrorClip]) -> list[ErrorClip]:
+def select_worst_clips(clips: Iterable[ErrorClip]) -> list[ErrorClip]:
     """Return the three worst clips, each from a different episode, the worst first."""
     return sorted(clips, key=lambda clip: -clip.relative)[:_SHOWN]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline
 
 from twinloop.core.plain import JsonRecord
-from twinloop.gap.dynamics.intervals import Resampling, weighted
+from twinloop.gap.dynamics.intervals import Resampling, sum_weighted
 from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
@@ -103,37 +103,37 @@ class LagSums:
         longest, first = min(LONGEST, length / 4) * hz, math.ceil(min(SETTLING, length / 2) * hz)
         count = min(_LAGS, int(longest / _FINEST)) if longest >= 1.0 else 0
         lags = np.linspace(-longest, longest, 2 * count + 1)
-        y, motion = logs.measured[:, first:] - centre, _between(simulated - centre, logs.ends)
+        y, motion = logs.measured[:, first:] - centre, _interpolate(simulated - centre, logs.ends)
         inside = first + np.arange(y.shape[1]) + longest < logs.ends[:, None] - 1
         present = ~np.isnan(y) & inside[..., None]
         y, moved = np.where(present, y, 0.0), []
         for lag in lags:
             at = np.clip(np.arange(first, first + y.shape[1]) - lag, 0.0, simulated.shape[1] - 1.0)
             shifted = np.where(present, motion(at), 0.0)
-            moved.append(_by_row(np.stack([shifted, shifted**2, shifted * y]), rows, nrow))
+            moved.append(_sum_by_row(np.stack([shifted, shifted**2, shifted * y]), rows, nrow))
         return cls(
             channels=logs.channels,
             centre=centre,
             lags=lags / hz,
-            fixed=_by_row(np.stack([present.astype(np.float64), y, y * y]), rows, nrow),
+            fixed=_sum_by_row(np.stack([present.astype(np.float64), y, y * y]), rows, nrow),
             moved=np.stack(moved, axis=2),
         )
 
-    def added(self, other: LagSums) -> LagSums:
+    def add_portion(self, other: LagSums) -> LagSums:
         """Add the sums of another portion with the same rows."""
         return replace(self, fixed=self.fixed + other.fixed, moved=self.moved + other.moved)
 
-    def delays(self, resampling: Resampling) -> DelayResult | None:
+    def estimate_delays(self, resampling: Resampling) -> DelayResult | None:
         """Return every metric with its interval; None if windows are too short to be shifted or nothing moves."""
         frames = self.fixed[0].sum(axis=0)
         if len(self.lags) < _LEAST_LAGS or frames.max(initial=0.0) < _LEAST_FRAMES:
             return None
 
         found = resampling.interval(
-            lambda weights: _figures(
+            lambda weights: _compute_metrics(
                 self.lags,
-                [weighted(weights, values) for values in self.fixed],
-                [weighted(weights, values) for values in self.moved],
+                [sum_weighted(weights, values) for values in self.fixed],
+                [sum_weighted(weights, values) for values in self.moved],
             )
         )
         if np.isnan(found.estimate[0]).all():
@@ -149,7 +149,7 @@ class LagSums:
         )
 
 
-def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
+def _interpolate(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
     """Interpolate a motion ``(nwindow, nframe, nchannel)`` in time, in frames; linear interpolation would smooth it.
 
     After the end of a window the last value is held.
@@ -159,14 +159,14 @@ def _between(motion: Array, ends: NDArray[np.int64]) -> CubicSpline:
     return CubicSpline(np.arange(motion.shape[1]), np.where(past[..., None], last, motion), axis=1)
 
 
-def _by_row(values: Array, rows: NDArray[np.intp], nrow: int) -> Array:
+def _sum_by_row(values: Array, rows: NDArray[np.intp], nrow: int) -> Array:
     """Sum ``(3, nwindow, nframe, nchannel)`` over the frames of each row's windows, ``(3, nrow, nchannel)``."""
     sums = np.zeros((len(values), nrow, values.shape[-1]))
     np.add.at(sums.swapaxes(0, 1), rows, values.sum(axis=2).swapaxes(0, 1))
     return sums
 
 
-def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Array:
+def _compute_metrics(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Array:
     """Return delay, gain, offset and the three shares, ``(k, 6, nchannel)``; NaN in channels that do not move.
 
     Args:
@@ -187,12 +187,12 @@ def _figures(lags: Array, fixed: Sequence[Array], moved: Sequence[Array]) -> Arr
         zero = square[:, len(lags) // 2]
         shape = np.take_along_axis(left, best, axis=1)[:, 0] / zero
         late = np.maximum(0.0, 1.0 - np.take_along_axis(square, best, axis=1)[:, 0] / zero)
-        delay = np.take(lags, best[:, 0]) + _beside(left, best) * (lags[1] - lags[0])
+        delay = np.take(lags, best[:, 0]) + _refine_minimum(left, best) * (lags[1] - lags[0])
     figures = np.stack([delay, gain, offset, late, 1.0 - late - shape, shape], axis=1)
     return np.where(np.all(still, axis=1)[:, None], np.nan, figures)
 
 
-def _beside(values: Array, best: NDArray[np.intp]) -> Array:
+def _refine_minimum(values: Array, best: NDArray[np.intp]) -> Array:
     """Return the minimum of the parabola through the least value and its neighbours, ``(k, nchannel)``, in steps."""
     last = values.shape[1] - 1
     left, middle, right = (np.take_along_axis(values, np.clip(best + d, 0, last), axis=1)[:, 0] for d in (-1, 0, 1))

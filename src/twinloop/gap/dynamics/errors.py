@@ -58,7 +58,7 @@ class WindowErrors:
         return ratio(self.absolute.sum(axis=(1, 2)), self.count.sum(axis=(0, 1)))
 
     @property
-    def diverged(self) -> NDArray[np.bool_]:
+    def diverged_mask(self) -> NDArray[np.bool_]:
         """Rows and episodes in which the replay diverged, ``(nworld, nepisode)``."""
         return np.asarray(np.isinf(self.absolute).any(axis=(2, 3)))
 
@@ -72,10 +72,10 @@ class WindowErrors:
         Raises:
             InputError: a row diverged; the message has the first such row, its episode, and the number of episodes.
         """
-        if not self.diverged.any():
+        if not self.diverged_mask.any():
             return
-        world, row = np.argwhere(self.diverged)[0]
-        more = int(self.diverged[world].sum()) - 1
+        world, row = np.argwhere(self.diverged_mask)[0]
+        more = int(self.diverged_mask[world].sum()) - 1
         others = f" and {more} more" if more else ""
         raise InputError(
             f"The twin {twin.name} diverges in episode {self.episodes[row]}{others} with the {names[world]} "
@@ -107,9 +107,9 @@ def window_errors(
     Raises:
         LogError, InputError: see `stream_logs`.
     """
-    bounds = _checked(edges)
-    return joined(
-        [_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
+    bounds = _check_edges(edges)
+    return join_errors(
+        [_measure_portion(backend, logs, table, bounds) for logs in stream_logs(twin, episodes, options, batch=batch)]
     )
 
 
@@ -153,7 +153,7 @@ def stream_logs(
     source = itertools.chain([first], source)
     while portion := list(itertools.islice(source, batch)):
         for episode in portion:
-            _refuse_unlike(first, episode, paced.control_hz)
+            _require_same_format(first, episode, paced.control_hz)
         length = max(float(episode.time[-1] - episode.time[0]) for episode in portion)
         longest = max(longest, length)
         short = chosen.window is not None and 0 < length < chosen.window  # others may be long enough
@@ -173,7 +173,7 @@ def _horizon_bins(logs: ReplayLogs, edges: Array) -> tuple[NDArray[np.intp], NDA
     return 1 + np.flatnonzero(inside), bins[inside]
 
 
-def summed(
+def sum_errors(
     logs: ReplayLogs,
     readings: Array,
     edges: Array,
@@ -202,16 +202,16 @@ def summed(
     owners = logs.clusters if rows is None else rows
     shape = (len(logs.episodes) if rows is None else nrow, len(edges) - 1)
     return WindowErrors(
-        squared=_gathered(size**2, owners, bins, shape),
-        absolute=_gathered(size, owners, bins, shape),
-        count=_gathered(present[None].astype(np.float64), owners, bins, shape)[0],
+        squared=_sum_by_bin(size**2, owners, bins, shape),
+        absolute=_sum_by_bin(size, owners, bins, shape),
+        count=_sum_by_bin(present[None].astype(np.float64), owners, bins, shape)[0],
         edges=edges,
         channels=logs.channels,
         episodes=logs.episodes if rows is None else tuple(range(nrow)),
     )
 
 
-def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
+def join_errors(parts: Sequence[WindowErrors]) -> WindowErrors:
     """Join the errors of portions into those of one log."""
     return replace(
         parts[0],
@@ -222,7 +222,7 @@ def joined(parts: Sequence[WindowErrors]) -> WindowErrors:
     )
 
 
-def added(first: WindowErrors, other: WindowErrors) -> WindowErrors:
+def add_errors(first: WindowErrors, other: WindowErrors) -> WindowErrors:
     """Add the sums of two portions with the same rows."""
     return replace(
         first,
@@ -238,7 +238,7 @@ def ratio(sums: Array, counts: Array) -> Array:
     return np.divide(sums, counts, out=np.full(shape, np.nan), where=np.broadcast_to(counts, shape) > 0)
 
 
-def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], shape: tuple[int, int]) -> Array:
+def _sum_by_bin(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], shape: tuple[int, int]) -> Array:
     """Sum ``(nworld, nwindow, nframe, nchannel)`` by owner and bin, ``(nworld, *shape, nchannel)``."""
     by_bin = np.zeros((len(values), values.shape[1], shape[1], values.shape[3]))
     for number in np.unique(bins):
@@ -248,11 +248,11 @@ def _gathered(values: Array, owners: NDArray[np.intp], bins: NDArray[np.intp], s
     return sums
 
 
-def _portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
+def _measure_portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array) -> WindowErrors:
     """Return the errors of every row in one portion, with as many rows at once as memory allows."""
     most = max(1, _MOST_NUMBERS // logs.measured.size)
     rows = (np.arange(begin, min(begin + most, table.nworld)) for begin in range(0, table.nworld, most))
-    parts = [summed(logs, replay(backend, logs, table.take(some)), edges) for some in rows]
+    parts = [sum_errors(logs, replay(backend, logs, table.take(some)), edges) for some in rows]
     return replace(
         parts[0],
         squared=np.concatenate([part.squared for part in parts]),
@@ -260,7 +260,7 @@ def _portion(backend: Backend, logs: ReplayLogs, table: ParamTable, edges: Array
     )
 
 
-def _checked(edges: ArrayLike) -> Array:
+def _check_edges(edges: ArrayLike) -> Array:
     bounds = np.asarray(edges, dtype=np.float64)
     if bounds.ndim != 1 or len(bounds) < 2 or bounds[0] < 0 or not (np.diff(bounds) > 0).all():
         raise InputError(
@@ -270,7 +270,7 @@ def _checked(edges: ArrayLike) -> Array:
     return bounds
 
 
-def _refuse_unlike(first: Episode, other: Episode, hz: float) -> None:
+def _require_same_format(first: Episode, other: Episode, hz: float) -> None:
     """Raise an error if an episode cannot be compared with the first one."""
     if other.units != first.units:
         raise LogError(f"Episode {other.index} has other units or joints than episode {first.index}. Split the log.")

@@ -16,18 +16,18 @@ from numpy.typing import NDArray
 from twinloop.gap.dynamics.motion import (
     EventThresholds,
     LoggedKinematics,
-    about,
     body_poses,
-    breakaways,
+    channel_mask,
+    compute_directions,
+    compute_kinematics,
+    compute_quantiles,
     contact_frames,
-    directions,
+    find_breakaways,
+    find_onsets,
+    find_reversals,
     joint_positions,
-    kinematics,
-    onsets,
-    quantiles,
-    reversals,
-    subtree,
-    whose,
+    subtree_mask,
+    widen_mask,
 )
 from twinloop.simulate.channels import free_joint
 from twinloop.simulate.replay_logs import ReplayLogs
@@ -65,62 +65,70 @@ def event_masks(
         thresholds: thresholds of the events.
     """
     given = thresholds or EventThresholds()
-    seen = kinematics(logs, values, given)
+    seen = compute_kinematics(logs, values, given)
     hz = logs.twin.control_hz
-    found = {} if not len(seen.names) else _of_motion(logs, seen, given, hz)
+    found = {} if not len(seen.names) else _find_motion_events(logs, seen, given, hz)
     if seen.limited:
-        found["saturation"] = _spread(seen.saturated, seen.drive)
+        found["saturation"] = _assign_to_channels(seen.saturated, seen.drive)
     if seen.drive.any():
-        found["effort"] = _spread(_highest(np.abs(seen.demand), given.effort), seen.drive)
-    contact = _contact(logs, values or {}, given)
+        found["effort"] = _assign_to_channels(_find_highest(np.abs(seen.demand), given.effort), seen.drive)
+    contact = _find_contacts(logs, values or {}, given)
     if contact is not None:
         found["contact"] = contact
-        found["contact_onset"] = about(onsets(contact), 1, max(1, round(given.impact * hz)))
+        found["contact_onset"] = widen_mask(find_onsets(contact), 1, max(1, round(given.impact * hz)))
     known = ~np.isnan(logs.measured)
     return {name: found[name] & known for name in MEANINGS if name in found}
 
 
-def _of_motion(logs: ReplayLogs, seen: LoggedKinematics, given: EventThresholds, hz: float) -> dict[str, Mask]:
-    direction = directions(seen.speed, seen.threshold)
+def _find_motion_events(logs: ReplayLogs, seen: LoggedKinematics, given: EventThresholds, hz: float) -> dict[str, Mask]:
+    direction = compute_directions(seen.speed, seen.threshold)
     known = ~np.isnan(seen.speed)
     before, after = max(1, round(given.before * hz)), max(1, round(given.after * hz))
-    fast = _highest(np.where(direction != 0, np.abs(seen.speed), np.nan), given.fast)
-    found = {"still": _spread((direction == 0) & known, seen.channel), "fast": _spread(fast, seen.channel)}
+    fast = _find_highest(np.where(direction != 0, np.abs(seen.speed), np.nan), given.fast)
+    found = {
+        "still": _assign_to_channels((direction == 0) & known, seen.channel),
+        "fast": _assign_to_channels(fast, seen.channel),
+    }
     count = int((~np.isnan(seen.position).all(axis=(0, 1))).sum())
     if count:
-        turns = about(reversals(direction), before, after)
+        turns = widen_mask(find_reversals(direction), before, after)
         rest = max(1, round(given.rest * hz))
-        starts = about(breakaways(np.where(known, direction, 1), rest) & known, before, after)
+        starts = widen_mask(find_breakaways(np.where(known, direction, 1), rest) & known, before, after)
         turns[..., count:] = starts[..., count:] = False  # the speed of a free body has no sign
-        found |= {"reversal": _spread(turns, seen.channel), "breakaway": _spread(starts, seen.channel)}
-        carried = directions(seen.load, given.creep * quantiles(np.abs(seen.load), 0.95))
-        found["load_reversal"] = _spread(about(reversals(carried), before, after), seen.channel[:count])
+        found |= {
+            "reversal": _assign_to_channels(turns, seen.channel),
+            "breakaway": _assign_to_channels(starts, seen.channel),
+        }
+        carried = compute_directions(seen.load, given.creep * compute_quantiles(np.abs(seen.load), 0.95))
+        found["load_reversal"] = _assign_to_channels(
+            widen_mask(find_reversals(carried), before, after), seen.channel[:count]
+        )
         ranges = logs.twin.joint_ranges
         if (ranges[:, 1] > ranges[:, 0]).any():
             near = np.zeros(seen.position.shape, dtype=bool)
-            near[..., :count] = _near(seen.position[..., :count], ranges, given.end)
-            found["near_limit"] = _spread(near, seen.channel)
+            near[..., :count] = _find_near_limits(seen.position[..., :count], ranges, given.end)
+            found["near_limit"] = _assign_to_channels(near, seen.channel)
     return found
 
 
-def _near(position: Array, ranges: Array, part: float) -> Mask:
+def _find_near_limits(position: Array, ranges: Array, part: float) -> Mask:
     low, high = ranges.T
     room = part * (high - low)
     return (high > low) & ((position < low + room) | (position > high - room))
 
 
-def _highest(values: Array, part: float) -> Mask:
+def _find_highest(values: Array, part: float) -> Mask:
     """Return the largest known values of each column of ``(nwindow, nframe, n)``, the fraction ``part`` of them."""
-    least = quantiles(values, 1.0 - part)
+    least = compute_quantiles(values, 1.0 - part)
     return np.nan_to_num(values, nan=-np.inf) >= np.where(np.isfinite(least) & (least > 0), least, np.inf)
 
 
-def _spread(mask: Mask, channel: Mask) -> Mask:
+def _assign_to_channels(mask: Mask, channel: Mask) -> Mask:
     """Return the events of joints and bodies ``(…, n)`` for their channels ``(n, nchannel)``."""
     return np.asarray(mask.astype(np.float32) @ channel.astype(np.float32) > 0)
 
 
-def _contact(logs: ReplayLogs, values: Mapping[str, float], given: EventThresholds) -> Mask | None:
+def _find_contacts(logs: ReplayLogs, values: Mapping[str, float], given: EventThresholds) -> Mask | None:
     """Return contact by channel; None if the replay has no contacts or the log has no positions."""
     model = logs.twin.model
     joints, bodies = joint_positions(logs, values), body_poses(logs)
@@ -131,13 +139,13 @@ def _contact(logs: ReplayLogs, values: Mapping[str, float], given: EventThreshol
     qpos = np.repeat(logs.start.rest.qpos[:, None], logs.measured.shape[1], axis=1)
     if robot:
         qpos[..., logs.twin.joint_qpos] = joints
-        qpos = logs.twin.with_motors(qpos)
+        qpos = logs.twin.align_motors(qpos)
     for body, pose in bodies.items():
         at = free_joint(model, body)[0]
         qpos[..., at : at + 7] = pose
     owners = [*(int(model.joint(name).bodyid[0]) for name in robot), *(model.body(body).id for body in bodies)]
-    parts = np.stack([subtree(model, owner) for owner in owners])
-    movable = np.any([subtree(model, int(body)) for body in model.jnt_bodyid], axis=0)
+    parts = np.stack([subtree_mask(model, owner) for owner in owners])
+    movable = np.any([subtree_mask(model, int(body)) for body in model.jnt_bodyid], axis=0)
     known = ~movable | parts.any(axis=0)
-    channel = whose(logs, robot, tuple(bodies))
-    return _spread(contact_frames(logs.twin, qpos, parts, known, given.touch), channel)
+    channel = channel_mask(logs, robot, tuple(bodies))
+    return _assign_to_channels(contact_frames(logs.twin, qpos, parts, known, given.touch), channel)

@@ -39,7 +39,7 @@ class FilmStrip:
     hz: float
 
     @property
-    def both(self) -> Pictures:
+    def blended_images(self) -> Pictures:
         """The mean of both images."""
         return ((self.measured.astype(np.uint16) + self.simulated) // 2).astype(np.uint8)
 
@@ -94,7 +94,7 @@ def film_strips(
                     times=clip.begin + rows / logs.twin.control_hz,
                     measured=frames[: len(rows)],
                     simulated=frames[len(rows) :],
-                    series=_series(backend, logs, clip, values),
+                    series=_simulate_channel(backend, logs, clip, values),
                     hz=logs.twin.control_hz,
                 )
             )
@@ -112,19 +112,19 @@ def measured_qpos(logs: ReplayLogs, values: Mapping[str, float], simulated: Arra
     if not joints.shape[-1] and not bodies:
         raise InputError("The log has neither joint positions nor poses of bodies, so its motion cannot be rendered.")
     if joints.shape[-1]:
-        _put(qpos, logs.twin.encoder_qpos, joints)
+        _replace_columns(qpos, logs.twin.encoder_qpos, joints)
     for name, poses in bodies.items():
         first = free_joint(logs.twin.model, name)[0]
-        _put(qpos, np.arange(first, first + 7), poses[0])
+        _replace_columns(qpos, np.arange(first, first + 7), poses[0])
     return qpos
 
 
-def _put(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
+def _replace_columns(qpos: Array, columns: NDArray[np.intp], known: Array) -> None:
     """Replace columns by known values."""
     qpos[:, columns] = np.where(np.isnan(known), qpos[:, columns], known)
 
 
-def _series(
+def _simulate_channel(
     backend: Backend, logs: ReplayLogs, clip: ErrorClip, values: Mapping[str, float] | None
 ) -> Mapping[str, Array]:
     """Return the worst channel of a clip, measured and simulated."""

@@ -49,7 +49,7 @@ class Resampling:
         def some(clusters: NDArray[np.intp]) -> Array:
             counts = np.zeros((len(clusters), ncluster))
             np.add.at(counts, (np.arange(len(clusters))[:, None], clusters), 1.0)
-            return _rounded(statistic(counts[:, self.labels]))
+            return _round_to_30_bits(statistic(counts[:, self.labels]))
 
         def drawn(clusters: NDArray[np.intp]) -> Array:
             parts = (clusters[begin : begin + _AT_ONCE] for begin in range(0, len(clusters), _AT_ONCE))
@@ -59,7 +59,7 @@ class Resampling:
         return replace(found, method=f"bca bootstrap over {ncluster} {self.unit}")
 
 
-def _rounded(values: Array) -> Array:
+def _round_to_30_bits(values: Array) -> Array:
     """Round to 30 bits, so that a resample with every cluster once equals the sample, for any order of its sums.
 
     The bias correction of BCa counts such ties, which are frequent if there are few clusters.
@@ -68,52 +68,54 @@ def _rounded(values: Array) -> Array:
     return np.ldexp(np.round(mantissa * 2.0**30) / 2.0**30, exponent)
 
 
-def weighted(weights: Array, sums: Array) -> Array:
+def sum_weighted(weights: Array, sums: Array) -> Array:
     """Sum rows ``(nrow, …)``, each multiplied by its number of draws, ``(k, …)``."""
     return (weights @ sums.reshape(len(sums), -1)).reshape(len(weights), *sums.shape[1:])
 
 
-def root_mean(errors: WindowErrors, world: int) -> Statistic:
+def rmse_statistic(errors: WindowErrors, world: int) -> Statistic:
     """Return the statistic RMSE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     squared, count = errors.squared[world].sum(axis=1), errors.count.sum(axis=1)
-    return lambda weights: np.sqrt(ratio(weighted(weights, squared), weighted(weights, count)))
+    return lambda weights: np.sqrt(ratio(sum_weighted(weights, squared), sum_weighted(weights, count)))
 
 
-def root_mean_by_horizon(errors: WindowErrors, world: int) -> Statistic:
+def rmse_by_horizon_statistic(errors: WindowErrors, world: int) -> Statistic:
     """Return the statistic RMSE of one world by horizon bin, ``(k, nbin, nchannel)`` for k resamples."""
-    return lambda weights: np.sqrt(ratio(weighted(weights, errors.squared[world]), weighted(weights, errors.count)))
+    return lambda weights: np.sqrt(
+        ratio(sum_weighted(weights, errors.squared[world]), sum_weighted(weights, errors.count))
+    )
 
 
-def mean_absolute(errors: WindowErrors, world: int) -> Statistic:
+def mae_statistic(errors: WindowErrors, world: int) -> Statistic:
     """Return the statistic MAE of one world over all horizons, ``(k, nchannel)`` for k resamples."""
     absolute, count = errors.absolute[world].sum(axis=1), errors.count.sum(axis=1)
-    return lambda weights: ratio(weighted(weights, absolute), weighted(weights, count))
+    return lambda weights: ratio(sum_weighted(weights, absolute), sum_weighted(weights, count))
 
 
-def mean_scaled(values: Array, scales: Array) -> Array:
+def average_scaled(values: Array, scales: Array) -> Array:
     """Return the mean of values ``(k, nchannel)`` divided by their scales, over channels with a scale, ``(k,)``."""
     return (values / scales)[:, np.isfinite(scales)].mean(axis=1)
 
 
-def row_of(episode: int, nepisode: int) -> int:
+def find_row(episode: int, nepisode: int) -> int:
     """Return the row of sums of an episode; with many episodes, neighbouring ones share a row."""
     return episode * min(nepisode, _MOST_ROWS) // nepisode
 
 
-def why_no_interval(nepisode: int, needed: str = f"at least {FEWEST} are needed") -> str:
+def explain_missing_interval(nepisode: int, needed: str = f"at least {FEWEST} are needed") -> str:
     """Return the reason why so few episodes have no interval."""
     return f"{'one episode' if nepisode == 1 else f'{nepisode} episodes'}, no interval: {needed}"
 
 
-def by_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
+def resample_episodes(nepisode: int, *, level: float, seed: int) -> Resampling:
     """Resample episodes, with their neighbours if there are many; fewer than four give no interval."""
-    reason = "" if nepisode >= FEWEST else why_no_interval(nepisode)
+    reason = "" if nepisode >= FEWEST else explain_missing_interval(nepisode)
     nrow = min(nepisode, _MOST_ROWS)
     unit = "episodes" if nrow == nepisode else f"groups of neighbours among {nepisode} episodes"
     return Resampling(labels=np.arange(nrow), unit=unit, reason=reason, level=level, seed=seed)
 
 
-def by_time(
+def resample_time_blocks(
     errors: WindowErrors, owners: NDArray[np.intp], begins: Array, length: float, *, level: float, seed: int
 ) -> Resampling:
     """Resample blocks of time that are long compared with the correlation time of the errors.
@@ -141,5 +143,5 @@ def by_time(
     unit, reason = f"blocks of about {float(frames or 0) * length:.3g} s", ""
     if labels.max() + 1 < FEWEST:
         needed = f"give at least {FEWEST}, or longer ones in shorter windows"
-        reason = why_no_interval(len(np.unique(owners)), needed)
+        reason = explain_missing_interval(len(np.unique(owners)), needed)
     return Resampling(labels=labels, unit=unit, reason=reason, level=level, seed=seed)

@@ -10,19 +10,19 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.gap.dynamics.clips import ErrorClip, worst_clips
+from twinloop.gap.dynamics.clips import ErrorClip, select_worst_clips
 from twinloop.gap.dynamics.delay import LagSums
-from twinloop.gap.dynamics.errors import WindowErrors, added, joined, ratio
+from twinloop.gap.dynamics.errors import WindowErrors, add_errors, join_errors, ratio
 from twinloop.gap.dynamics.intervals import (
     FEWEST,
     Resampling,
     Statistic,
-    by_episodes,
-    by_time,
-    mean_absolute,
-    mean_scaled,
-    root_mean,
-    root_mean_by_horizon,
+    average_scaled,
+    mae_statistic,
+    resample_episodes,
+    resample_time_blocks,
+    rmse_by_horizon_statistic,
+    rmse_statistic,
 )
 from twinloop.gap.dynamics.noise_floor import RepeatPairs, noise_floor
 from twinloop.gap.dynamics.report import GapReport, PhaseError
@@ -65,14 +65,14 @@ class LogSummary:
         return (self.frames - 1) / self.hz
 
 
-def survey(portions: Iterable[ReplayLogs]) -> LogSummary:
+def summarize_log(portions: Iterable[ReplayLogs]) -> LogSummary:
     """Summarize a log; every window is read once."""
     source = iter(portions)
     first = next(source)  # exists: `stream_logs` refuses a log without episodes
-    centre = np.nan_to_num(np.nanmean(_flat(first), axis=0))
+    centre = np.nan_to_num(np.nanmean(_flatten_frames(first), axis=0))
     episodes, windows, frames, sums = list[int](), 0, 0, np.zeros((3, len(centre)))
     for logs in itertools.chain([first], source):
-        values = _flat(logs) - centre
+        values = _flatten_frames(logs) - centre
         sums += [np.sum(~np.isnan(values), axis=0), np.nansum(values, axis=0), np.nansum(values**2, axis=0)]
         episodes += dict.fromkeys(logs.numbers)
         windows, frames = windows + len(logs), max(frames, int(logs.ends.max()))
@@ -86,7 +86,7 @@ def survey(portions: Iterable[ReplayLogs]) -> LogSummary:
         frames=frames,
         hz=first.twin.control_hz,
         mean=centre + sums[1] / count,
-        scale=np.array([_scale(c, s, sizes) for c, s in zip(first.channels, spread.tolist(), strict=True)]),
+        scale=np.array([_compute_scale(c, s, sizes) for c, s in zip(first.channels, spread.tolist(), strict=True)]),
         sizes=sizes,
     )
 
@@ -95,14 +95,14 @@ def object_sizes(logs: ReplayLogs) -> dict[str, float]:
     """Return the largest extent in m of each body whose pose is compared, from its geoms' boxes in the body's axes."""
     names = [channel.name.split("/") for channel in logs.channels]
     bodies = dict.fromkeys(name[1] for name in names if name[0] in ("pose", "pose_error"))
-    return {body: _extent(logs.twin.model, body) for body in bodies}
+    return {body: _measure_extent(logs.twin.model, body) for body in bodies}
 
 
-def _flat(logs: ReplayLogs) -> Array:
+def _flatten_frames(logs: ReplayLogs) -> Array:
     return logs.measured.reshape(-1, logs.measured.shape[-1])
 
 
-def _scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> float:
+def _compute_scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> float:
     """Return the scale of one channel, see `LogSummary.scale`."""
     family, _, rest = channel.name.partition("/")
     if family == "pose_error":
@@ -112,7 +112,7 @@ def _scale(channel: MeasuredChannel, spread: float, sizes: dict[str, float]) -> 
     return spread if spread > 0 else np.nan
 
 
-def _extent(model: mujoco.MjModel, body: str) -> float:
+def _measure_extent(model: mujoco.MjModel, body: str) -> float:
     corners = []
     for geom in np.flatnonzero(model.geom_bodyid == model.body(body).id):
         centre, half = model.geom_aabb[geom, :3], model.geom_aabb[geom, 3:]
@@ -127,7 +127,7 @@ def _extent(model: mujoco.MjModel, body: str) -> float:
 class ErrorSums:
     """Result of one pass over a log: the rows of ``errors`` are ``twins``, then the baselines of ``meanings``.
 
-    Rows of sums are episodes, several if there are many (see `row_of`), or windows if there are fewer than four
+    Rows of sums are episodes, several if there are many (see `find_row`), or windows if there are fewer than four
     episodes; ``owners`` and ``begins`` are then each window's episode and its beginning in s. ``each`` has the errors
     of every episode over all horizons, ``lengths`` the number of frames. ``phases`` has the twins alone, ``lags`` one
     record for each of them.
@@ -148,13 +148,13 @@ class ErrorSums:
         """Add the sums of two portions of one log."""
         return replace(
             self,
-            errors=added(self.errors, other.errors),
-            each=joined([self.each, other.each]),
+            errors=add_errors(self.errors, other.errors),
+            each=join_errors([self.each, other.each]),
             phases={
-                name: added(part, other.phases[name]) for name, part in self.phases.items() if name in other.phases
+                name: add_errors(part, other.phases[name]) for name, part in self.phases.items() if name in other.phases
             },
-            lags=tuple(mine.added(theirs) for mine, theirs in zip(self.lags, other.lags, strict=True)),
-            worst=tuple(worst_clips([*self.worst, *other.worst])),
+            lags=tuple(mine.add_portion(theirs) for mine, theirs in zip(self.lags, other.lags, strict=True)),
+            worst=tuple(select_worst_clips([*self.worst, *other.worst])),
             owners=np.concatenate([self.owners, other.owners]),
             begins=np.concatenate([self.begins, other.begins]),
             lengths=np.concatenate([self.lengths, other.lengths]),
@@ -166,7 +166,7 @@ class ErrorSums:
         return (*self.twins, *self.meanings)
 
 
-def report_of(
+def build_report(
     sums: ErrorSums, seen: LogSummary, pairs: RepeatPairs | None, *, how: str, source: str, level: float, seed: int
 ) -> GapReport:
     """Return the metrics with their intervals.
@@ -181,7 +181,7 @@ def report_of(
         seed: seed of the bootstrap.
     """
     errors, best = sums.errors, len(sums.twins) - 1
-    drawn = _resampling(sums, seen, level, seed)
+    drawn = _choose_resampling(sums, seen, level, seed)
     rows = dict(enumerate(sums.names))
     rivals = list(range(len(sums.twins), len(rows)))
     return GapReport(
@@ -195,26 +195,33 @@ def report_of(
         source=source,
         meanings=sums.meanings,
         names=sums.twins,
-        rmse={name: drawn.interval(root_mean(errors, row)) for row, name in rows.items()},
-        mae={name: drawn.interval(mean_absolute(errors, row)) for row, name in rows.items()},
+        rmse={name: drawn.interval(rmse_statistic(errors, row)) for row, name in rows.items()},
+        mae={name: drawn.interval(mae_statistic(errors, row)) for row, name in rows.items()},
         edges=errors.edges,
-        curves={name: drawn.interval(root_mean_by_horizon(errors, row)) for row, name in rows.items()},
-        nrmse={name: drawn.interval(_scaled(root_mean(errors, row), seen.scale)) for row, name in rows.items()},
-        skills={
-            **{rows[row]: drawn.interval(skill_of(errors, best, [row])) for row in rivals},
-            "best": drawn.interval(skill_of(errors, best, rivals)),
+        curves={name: drawn.interval(rmse_by_horizon_statistic(errors, row)) for row, name in rows.items()},
+        nrmse={
+            name: drawn.interval(_scaled_statistic(rmse_statistic(errors, row), seen.scale))
+            for row, name in rows.items()
         },
-        overall_skill=drawn.interval(_overall_skill(errors, best, rivals, seen.scale)),
-        improvement=drawn.interval(_difference(errors)) if best else None,
+        skills={
+            **{rows[row]: drawn.interval(skill_statistic(errors, best, [row])) for row in rivals},
+            "best": drawn.interval(skill_statistic(errors, best, rivals)),
+        },
+        overall_skill=drawn.interval(_overall_skill_statistic(errors, best, rivals, seen.scale)),
+        improvement=drawn.interval(_mae_change_statistic(errors)) if best else None,
         phases=tuple(
             PhaseError(
                 name=name,
                 frames=part.count.sum(axis=(0, 1)),
-                rmse={twin: drawn.interval(root_mean(part, row)) for row, twin in enumerate(sums.twins)},
+                rmse={twin: drawn.interval(rmse_statistic(part, row)) for row, twin in enumerate(sums.twins)},
             )
             for name, part in sums.phases.items()
         ),
-        delays={name: found for name, part in zip(sums.twins, sums.lags, strict=True) if (found := part.delays(drawn))},
+        delays={
+            name: found
+            for name, part in zip(sums.twins, sums.lags, strict=True)
+            if (found := part.estimate_delays(drawn))
+        },
         floor=pairs and noise_floor(pairs, sums.each, sums.twins, seen.scale, how=how, level=level, seed=seed),
         repeats=how,
         worst=sums.worst,
@@ -226,37 +233,40 @@ def report_of(
     )
 
 
-def _resampling(sums: ErrorSums, seen: LogSummary, level: float, seed: int) -> Resampling:
+def _choose_resampling(sums: ErrorSums, seen: LogSummary, level: float, seed: int) -> Resampling:
     """Resample episodes if there are enough of them, otherwise blocks of time."""
     if len(seen.episodes) >= FEWEST or seen.windows == len(seen.episodes):
-        return by_episodes(len(seen.episodes), level=level, seed=seed)
+        return resample_episodes(len(seen.episodes), level=level, seed=seed)
     stride = float(np.median(np.diff(sums.begins)[np.diff(sums.begins) > 0]))
-    return by_time(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
+    return resample_time_blocks(sums.errors, sums.owners, sums.begins, stride, level=level, seed=seed)
 
 
-def _scaled(statistic: Statistic, scales: Array) -> Statistic:
-    return lambda weights: mean_scaled(statistic(weights), scales)
+def _scaled_statistic(statistic: Statistic, scales: Array) -> Statistic:
+    return lambda weights: average_scaled(statistic(weights), scales)
 
 
-def _least(errors: WindowErrors, rows: list[int]) -> Statistic:
+def _best_rmse_statistic(errors: WindowErrors, rows: list[int]) -> Statistic:
     """Return the RMSE of the best of some rows in each channel; rows that do not predict a channel are ignored."""
-    parts = [root_mean(errors, row) for row in rows]
+    parts = [rmse_statistic(errors, row) for row in rows]
     return lambda weights: np.fmin.reduce([part(weights) for part in parts])
 
 
-def skill_of(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
+def skill_statistic(errors: WindowErrors, twin: int, rivals: list[int]) -> Statistic:
     """Return 1 − RMSE / RMSE of the best baseline, by channel; NaN if the baseline is perfect."""
-    own, other = root_mean(errors, twin), _least(errors, rivals)
+    own, other = rmse_statistic(errors, twin), _best_rmse_statistic(errors, rivals)
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
-def _overall_skill(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
+def _overall_skill_statistic(errors: WindowErrors, twin: int, rivals: list[int], scales: Array) -> Statistic:
     """Return 1 − a / b of means over channels of RMSE / scale: a of the twin, b of each channel's best baseline."""
-    own, other = _scaled(root_mean(errors, twin), scales), _scaled(_least(errors, rivals), scales)
+    own, other = (
+        _scaled_statistic(rmse_statistic(errors, twin), scales),
+        _scaled_statistic(_best_rmse_statistic(errors, rivals), scales),
+    )
     return lambda weights: 1.0 - ratio(own(weights), other(weights))
 
 
-def _difference(errors: WindowErrors) -> Statistic:
+def _mae_change_statistic(errors: WindowErrors) -> Statistic:
     """Return the MAE of the identified twin minus that of the nominal one."""
-    before, after = mean_absolute(errors, 0), mean_absolute(errors, 1)
+    before, after = mae_statistic(errors, 0), mae_statistic(errors, 1)
     return lambda weights: after(weights) - before(weights)

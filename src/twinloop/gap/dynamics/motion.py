@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.signal import savgol_coeffs, savgol_filter
 
 from twinloop.core.params import ParamTable
-from twinloop.simulate.open_loop import control_series
-from twinloop.simulate.replay import with_conditions
+from twinloop.simulate.open_loop import compute_control_series
+from twinloop.simulate.replay import apply_conditions
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.twin import Twin
 
@@ -44,11 +44,11 @@ def contact_frames(twin: Twin, qpos: Array, parts: Mask, known: Mask, reach: flo
         data.qpos[:] = qpos[window, frame]
         mujoco.mj_kinematics(model, data)
         mujoco.mj_collision(model, data)
-        touching[window, frame] = _touching(model, data, parts, known, reach)
+        touching[window, frame] = _find_touching_parts(model, data, parts, known, reach)
     return touching
 
 
-def _touching(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Mask, reach: float) -> Mask:
+def _find_touching_parts(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Mask, reach: float) -> Mask:
     geoms = data.contact.geom[data.contact.dist <= reach]
     first, second = model.geom_bodyid[geoms[(geoms >= 0).all(axis=1)]].T
     placed = known[first] & known[second]
@@ -56,7 +56,7 @@ def _touching(model: mujoco.MjModel, data: mujoco.MjData, parts: Mask, known: Ma
     return (between & placed).any(axis=1)
 
 
-def subtree(model: mujoco.MjModel, body: int) -> Mask:
+def subtree_mask(model: mujoco.MjModel, body: int) -> Mask:
     """Return a body and all its descendants as a mask, ``(nbody,)``."""
     below = np.zeros(model.nbody, dtype=bool)
     below[body] = True
@@ -71,7 +71,7 @@ _MAD = 1.4826  # median absolute deviation to standard deviation, of a normal di
 _ORDER = 2  # parabolas: speeds of accelerated motion are unbiased
 
 
-def speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
+def compute_speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
     """Compute speeds by Savitzky-Golay parabolas over ``span`` s, and the standard deviation of their noise.
 
     Args:
@@ -100,10 +100,10 @@ def speeds(position: Array, hz: float, span: float) -> tuple[Array, Array]:
         else:
             found[rows, :end] = np.gradient(part, 1.0 / hz, axis=1)
     gain = np.linalg.norm(savgol_coeffs(width, _ORDER, deriv=1, delta=1.0 / hz))
-    return found, gain * reading_noise(position)
+    return found, gain * estimate_reading_noise(position)
 
 
-def reading_noise(position: Array) -> Array:
+def estimate_reading_noise(position: Array) -> Array:
     """Return the noise ``(n,)`` of positions ``(nwindow, nframe, n)``: its standard deviation from third differences.
 
     Motion is smooth and changes the median of third differences little. The result is at least the rounding error of
@@ -121,19 +121,19 @@ def reading_noise(position: Array) -> Array:
     return noise
 
 
-def directions(speed: Array, threshold: ArrayLike) -> NDArray[np.int8]:
+def compute_directions(speed: Array, threshold: ArrayLike) -> NDArray[np.int8]:
     """Return 1 and -1 for motion faster than a threshold ``(n,)``, 0 for no motion or no measurement."""
     moving = np.abs(np.nan_to_num(speed)) > np.asarray(threshold)
     return np.where(moving, np.sign(np.nan_to_num(speed)), 0.0).astype(np.int8)
 
 
-def reversals(direction: NDArray[np.int8]) -> Mask:
+def find_reversals(direction: NDArray[np.int8]) -> Mask:
     """Return the first frames after each change of direction, ``(nwindow, nframe, n)``."""
-    last = _before(direction)
+    last = _find_last_direction(direction)
     return (direction != 0) & (last != 0) & (direction != last)
 
 
-def breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
+def find_breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
     """Return the first frames of motion after at least ``rest`` frames without motion, ``(nwindow, nframe, n)``."""
     still = np.cumsum(direction == 0, axis=1, dtype=np.int64)
     waited = np.zeros(direction.shape, dtype=bool)
@@ -143,14 +143,14 @@ def breakaways(direction: NDArray[np.int8], rest: int) -> Mask:
     return waited & (direction != 0)
 
 
-def onsets(mask: Mask) -> Mask:
+def find_onsets(mask: Mask) -> Mask:
     """Return the frames at which a mask becomes true; the first frame of a window is not counted."""
     begun = np.zeros_like(mask)
     begun[:, 1:] = mask[:, 1:] & ~mask[:, :-1]
     return begun
 
 
-def about(mask: Mask, before: int, after: int) -> Mask:
+def widen_mask(mask: Mask, before: int, after: int) -> Mask:
     """Return the frames from ``before`` frames before a marked frame until ``after`` frames after it."""
     nframe = mask.shape[1]
     count = np.concatenate([np.zeros_like(mask[:, :1], dtype=np.int64), np.cumsum(mask, axis=1)], axis=1)
@@ -159,14 +159,14 @@ def about(mask: Mask, before: int, after: int) -> Mask:
     return count[:, last] > count[:, first]
 
 
-def turning_rates(quaternion: Array, hz: float) -> Array:
+def compute_angular_speeds(quaternion: Array, hz: float) -> Array:
     """Return angular speeds ``(nwindow, nframe)`` in rad/s of orientations ``(nwindow, nframe, 4)``, wxyz."""
     dot = np.abs(np.sum(quaternion[:, 1:] * quaternion[:, :-1], axis=-1))
     angle = 2.0 * np.arccos(np.minimum(dot, 1.0)) * hz
     return np.concatenate([angle[:, :1], angle], axis=1)
 
 
-def _before(direction: NDArray[np.int8]) -> NDArray[np.int8]:
+def _find_last_direction(direction: NDArray[np.int8]) -> NDArray[np.int8]:
     """Return the last direction other than 0 before each frame; 0 if there is none."""
     frame = np.where(direction != 0, np.arange(direction.shape[1])[None, :, None], -1)
     newest = np.maximum.accumulate(frame, axis=1)
@@ -175,7 +175,7 @@ def _before(direction: NDArray[np.int8]) -> NDArray[np.int8]:
     return np.where(newest >= 0, last, 0).astype(np.int8)
 
 
-def demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) -> tuple[Array, bool]:
+def compute_demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) -> tuple[Array, bool]:
     """Return the forces of the actuators' control law at measured positions, before limits, and whether limits exist.
 
     Commands are delayed as in the table. Limits of the supply voltage and of heat are not included.
@@ -193,22 +193,22 @@ def demands(logs: ReplayLogs, table: ParamTable, position: Array, speed: Array) 
     count = logs.commands.shape[1]
     if not model.nu:
         return np.empty((len(logs), count, 0)), False
-    initial = logs.start.states(twin, table, np.zeros((len(logs), logs.nlocal)))
-    control = control_series(twin, table, initial, logs.commands)[:, :: twin.substeps]
+    initial = logs.start.make_initial_states(twin, table, np.zeros((len(logs), logs.nlocal)))
+    control = compute_control_series(twin, table, initial, logs.commands)[:, :: twin.substeps]
     limited = bool(model.actuator_forcelimited.any() or model.actuator_ctrllimited.any())
     if not position.shape[-1]:
         return control, limited
-    gain = _values(logs, table, "actuator_gainprm")[:, None, :, 0]
-    bias = _values(logs, table, "actuator_biasprm")[:, None]
+    gain = _read_model_field(logs, table, "actuator_gainprm")[:, None, :, 0]
+    bias = _read_model_field(logs, table, "actuator_biasprm")[:, None]
     gear = model.actuator_gear[:, 0]
     force = gain * control + bias[..., 0] + bias[..., 1] * (position * gear)
     return force + bias[..., 2] * np.nan_to_num(speed) * gear, limited
 
 
-def saturated(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -> Mask:
+def find_saturation(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -> Mask:
     """Return where a demand reaches the fraction ``part`` of its actuator's limit, of the same shape."""
     model, full = logs.twin.model, np.zeros(demand.shape, dtype=bool)
-    ranges = _values(logs, table, "actuator_forcerange")[:, None]
+    ranges = _read_model_field(logs, table, "actuator_forcerange")[:, None]
     for column in range(demand.shape[-1]):
         asked = np.nan_to_num(demand[..., column])
         if model.actuator_forcelimited[column]:
@@ -222,7 +222,7 @@ def saturated(logs: ReplayLogs, table: ParamTable, demand: Array, part: float) -
     return full
 
 
-def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) -> Array:
+def compute_loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) -> Array:
     """Return the torques of the load's inertia and weight at the gears, ``(nwindow, nframe, n)``.
 
     Computed by inverse dynamics at the measured motion with the twin's nominal masses. Rotors, friction and contacts
@@ -245,7 +245,7 @@ def loads(logs: ReplayLogs, position: Array, speed: Array, acceleration: Array) 
     return found
 
 
-def _values(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
+def _read_model_field(logs: ReplayLogs, table: ParamTable, field: str) -> Array:
     """Return a field of the model in every window, ``(nwindow, …)``."""
     own = getattr(logs.twin.model, field)
     return np.asarray(logs.twin.fields(table).arrays.get(field, np.broadcast_to(own, (len(logs), *own.shape))))
@@ -295,8 +295,8 @@ class LoggedKinematics:
     ``position`` and ``speed`` ``(nwindow, nframe, n)`` are those of the robot's joints, then of free bodies (overall
     speed; their position is NaN). ``threshold`` ``(n,)`` is the speed above which each moves. ``channel`` ``(n,
     nchannel)`` marks the channels of each joint or body. ``load`` ``(nwindow, nframe, njoint)`` is the torque in the
-    gears (see `loads`), ``demand`` ``(nwindow, nframe, nu)`` the force of each drive without limits, ``drive`` ``(nu,
-    nchannel)`` marks the channels of each drive.
+    gears (see `compute_loads`), ``demand`` ``(nwindow, nframe, nu)`` the force of each drive without limits, ``drive``
+    ``(nu, nchannel)`` marks the channels of each drive.
     """
 
     names: tuple[str, ...]
@@ -311,34 +311,36 @@ class LoggedKinematics:
     drive: Mask
 
 
-def kinematics(logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds) -> LoggedKinematics:
+def compute_kinematics(
+    logs: ReplayLogs, values: Mapping[str, float] | None, thresholds: EventThresholds
+) -> LoggedKinematics:
     """Return positions, speeds and demands of a log; see `LoggedKinematics`."""
     twin, nframe = logs.twin, logs.measured.shape[1]
-    table = with_conditions(logs, twin.table(1, values))
+    table = apply_conditions(logs, twin.table(1, values))
     joints, hz, span = joint_positions(logs, values or {}), twin.control_hz, thresholds.smoothing
     bodies = body_poses(logs)
-    turning, noise = speeds(joints, hz, span)
+    turning, noise = compute_speeds(joints, hz, span)
     pairs = [_body_speed(logs, body, pose, thresholds) for body, pose in bodies.items()]
     speed = np.concatenate([turning, *(pair[0][..., None] for pair in pairs)], axis=-1)
     floor = np.concatenate([noise, [pair[1] for pair in pairs]]) * thresholds.sigmas
-    force, limited = demands(logs, table, joints, turning)
+    force, limited = compute_demands(logs, table, joints, turning)
     robot = logs.joints if joints.shape[-1] else ()
-    drives = whose(logs, robot, ()) if robot else np.ones((force.shape[-1], len(logs.channels)), dtype=bool)
+    drives = channel_mask(logs, robot, ()) if robot else np.ones((force.shape[-1], len(logs.channels)), dtype=bool)
     return LoggedKinematics(
         names=(*robot, *bodies),
         position=np.concatenate([joints, np.full((len(logs), nframe, len(bodies)), np.nan)], axis=-1),
         speed=speed,
-        threshold=np.maximum(floor, thresholds.creep * quantiles(np.abs(speed), 0.95)),
-        channel=whose(logs, robot, tuple(bodies)),
-        load=loads(logs, joints, turning, speeds(turning, hz, span)[0]),
+        threshold=np.maximum(floor, thresholds.creep * compute_quantiles(np.abs(speed), 0.95)),
+        channel=channel_mask(logs, robot, tuple(bodies)),
+        load=compute_loads(logs, joints, turning, compute_speeds(turning, hz, span)[0]),
         demand=force,
-        saturated=saturated(logs, table, force, thresholds.limit),
+        saturated=find_saturation(logs, table, force, thresholds.limit),
         limited=limited and bool(drives.any()),
         drive=drives,
     )
 
 
-def quantiles(values: Array, level: float) -> Array:
+def compute_quantiles(values: Array, level: float) -> Array:
     """Return the quantile of the known values in each column of ``(nwindow, nframe, n)``; 0 without values."""
     known = (column[~np.isnan(column)] for column in np.moveaxis(values, -1, 0))
     return np.array([np.quantile(column, level) if len(column) else 0.0 for column in known])
@@ -368,13 +370,15 @@ def body_poses(logs: ReplayLogs) -> dict[str, Array]:
 def _body_speed(logs: ReplayLogs, body: str, pose: Array, given: EventThresholds) -> tuple[Array, float]:
     """Return the approximate speed of a body's fastest point in m/s, ``(nwindow, nframe)``, and its noise."""
     model, hz = logs.twin.model, logs.twin.control_hz
-    linear, noise = speeds(pose[..., :3], hz, given.smoothing)
-    geoms = subtree(model, model.body(body).id)[model.geom_bodyid]
+    linear, noise = compute_speeds(pose[..., :3], hz, given.smoothing)
+    geoms = subtree_mask(model, model.body(body).id)[model.geom_bodyid]
     radius = float(model.geom_rbound[geoms].max(initial=0.0))
-    return np.linalg.norm(linear, axis=-1) + radius * turning_rates(pose[..., 3:], hz), float(np.linalg.norm(noise))
+    return np.linalg.norm(linear, axis=-1) + radius * compute_angular_speeds(pose[..., 3:], hz), float(
+        np.linalg.norm(noise)
+    )
 
 
-def whose(logs: ReplayLogs, joints: tuple[str, ...], bodies: tuple[str, ...]) -> Mask:
+def channel_mask(logs: ReplayLogs, joints: tuple[str, ...], bodies: tuple[str, ...]) -> Mask:
     """Return the channels of each joint or body, ``(n, nchannel)``; the channels of a sensor belong to every joint."""
     found = np.zeros((len(joints) + len(bodies), len(logs.channels)), dtype=bool)
     for column, channel in enumerate(logs.channels):

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.gap.dynamics.errors import WindowErrors, ratio, summed
-from twinloop.gap.dynamics.intervals import FEWEST, Resampling, Statistic, mean_scaled, root_mean, weighted
+from twinloop.gap.dynamics.errors import WindowErrors, ratio, sum_errors
+from twinloop.gap.dynamics.intervals import FEWEST, Resampling, Statistic, average_scaled, rmse_statistic, sum_weighted
 from twinloop.simulate.channels import MeasuredChannel
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval
@@ -50,13 +50,13 @@ def find_repeats(episodes: Iterable[Episode], rule: str = "auto") -> tuple[Group
         tasks: dict[str, list[int]] = {}
         for episode in episodes:
             tasks.setdefault(episode.task, []).append(episode.index)
-        return _several(tasks.values()), "episodes of one task"
+        return _select_groups(tasks.values()), "episodes of one task"
     if rule == "auto":
-        return _alike(episodes), f"equal commands, within {TOLERANCE:.0%} of their standard deviation"
-    return _named(rule, {episode.index for episode in episodes}), "as named"
+        return _group_equal_commands(episodes), f"equal commands, within {TOLERANCE:.0%} of their standard deviation"
+    return _parse_groups(rule, {episode.index for episode in episodes}), "as named"
 
 
-def _several(groups: Iterable[Sequence[int]]) -> Groups:
+def _select_groups(groups: Iterable[Sequence[int]]) -> Groups:
     return tuple(tuple(group) for group in groups if len(group) > 1)
 
 
@@ -75,7 +75,7 @@ class _RepeatedMotion:
         probed = episode.action[np.linspace(0, len(episode) - 1, _PROBES).astype(np.intp)]
         return cls(len(episode), dict(episode.conditions), probed, probed.mean(axis=0), [episode.index])
 
-    def repeats(self, other: _RepeatedMotion, spread: Array) -> bool:
+    def matches(self, other: _RepeatedMotion, spread: Array) -> bool:
         """Return whether commands differ by less than the tolerance in every channel, root mean square over moments."""
         most = TOLERANCE * np.maximum(spread, spread.max() * TOLERANCE)
         if abs(self.length - other.length) > TOLERANCE * self.length or self.conditions != other.conditions:
@@ -85,7 +85,7 @@ class _RepeatedMotion:
         return bool(np.all(np.sqrt(np.mean((self.commands - other.commands) ** 2, axis=0)) <= most))
 
 
-def _alike(episodes: Iterable[Episode]) -> Groups:
+def _group_equal_commands(episodes: Iterable[Episode]) -> Groups:
     """Return groups of episodes of about equal length with equal commands at every compared moment."""
     scripts: list[_RepeatedMotion] = []
     for episode in episodes:
@@ -93,17 +93,17 @@ def _alike(episodes: Iterable[Episode]) -> Groups:
         if episode.command == "none" or not spread.any():
             continue
         script = _RepeatedMotion.of(episode)
-        known = next((one for one in scripts if one.repeats(script, spread)), None)
+        known = next((one for one in scripts if one.matches(script, spread)), None)
         if known is None:
             scripts.append(script)
         else:
             known.episodes.append(episode.index)
-    return _several(script.episodes for script in scripts)
+    return _select_groups(script.episodes for script in scripts)
 
 
-def _named(rule: str, known: set[int]) -> Groups:
+def _parse_groups(rule: str, known: set[int]) -> Groups:
     try:
-        groups = [[n for word in part.split(",") for n in _range(word)] for part in rule.split("/")]
+        groups = [[n for word in part.split(",") for n in _parse_range(word)] for part in rule.split("/")]
     except ValueError:
         raise InputError(
             f"--repeats {rule}: give auto, task, none, or episode numbers such as 0-9,12/20-24; a slash ends a group."
@@ -111,18 +111,20 @@ def _named(rule: str, known: set[int]) -> Groups:
     for group in groups:
         strange = [number for number in group if number not in known]
         if strange:
-            raise InputError(f"--repeats {rule}: episode {strange[0]} is not measured. There are: {_short(known)}.")
+            raise InputError(
+                f"--repeats {rule}: episode {strange[0]} is not measured. There are: {_format_numbers(known)}."
+            )
         if len(set(group)) < 2 or len(set(group)) < len(group):
             raise InputError(f"--repeats {rule}: a group needs two different episodes or more; this one has {group}.")
-    return _several(groups)
+    return _select_groups(groups)
 
 
-def _range(word: str) -> range:
+def _parse_range(word: str) -> range:
     low, _, high = word.partition("-")
     return range(int(low), int(high or low) + 1)
 
 
-def _short(numbers: set[int]) -> str:
+def _format_numbers(numbers: set[int]) -> str:
     shown = [str(number) for number in sorted(numbers)]
     return ", ".join(shown[:12]) + (", …" if len(shown) > 12 else "")
 
@@ -176,24 +178,24 @@ class RepeatPairs:
         return weights[:, self.first] * weights[:, self.second] + _NO_PAIR
 
 
-def pair_sums(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tuple[int, int, Array, Array]]:
+def sum_pairs(logs: ReplayLogs, members: Sequence[int], edges: Array) -> list[tuple[int, int, Array, Array]]:
     """Return squared differences and counts ``(nbin, nchannel)`` of pairs of one group's episodes, with their numbers.
 
     Windows are paired by their number in the episode; values that only one of the two measured do not count.
     """
     rows = {number: np.flatnonzero(np.array(logs.numbers) == number) for number in members}
     found = []
-    for a, b in _partners(members):
+    for a, b in _choose_pairs(members):
         common = min(len(rows[a]), len(rows[b]))
         mine, other = logs.take(rows[a][:common]), logs.take(rows[b][:common])
-        guess = mine.instead(other.kept)
+        guess = mine.substitute_data(other.kept)
         both = ~np.isnan(guess) & ~np.isnan(mine.measured)
-        errors = summed(mine, guess[None], edges, mask=both)
+        errors = sum_errors(mine, guess[None], edges, mask=both)
         found.append((a, b, 0.5 * errors.squared[0, 0], errors.count[0]))
     return found
 
 
-def collect(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> RepeatPairs:
+def join_pairs(parts: Iterable[tuple[Sequence[int], Sequence[tuple[int, int, Array, Array]]]]) -> RepeatPairs:
     """Join the pairs of all groups into one record."""
     groups = list(parts)
     episodes = [number for members, _ in groups for number in members]
@@ -245,7 +247,7 @@ def noise_floor(
         level: confidence level of the intervals.
         seed: seed of the bootstrap.
     """
-    own = _of_episodes(errors, pairs.episodes)
+    own = _select_episodes(errors, pairs.episodes)
     resampling = floor_resampling(pairs, level=level, seed=seed)
     by_group = resampling.unit.startswith("groups")
 
@@ -253,16 +255,18 @@ def noise_floor(
         return weights[:, pairs.first] if by_group else pairs.weights(weights)
 
     def root(squared: Array, count: Array) -> Statistic:
-        return lambda weights: np.sqrt(ratio(weighted(drawn(weights), squared), weighted(drawn(weights), count)))
+        return lambda weights: np.sqrt(
+            ratio(sum_weighted(drawn(weights), squared), sum_weighted(drawn(weights), count))
+        )
 
     floor = root(pairs.squared.sum(axis=1), pairs.count.sum(axis=1))
 
     def compared(row: int) -> tuple[Interval, Interval]:
-        error = root_mean(own, row)
+        error = rmse_statistic(own, row)
         return (
             resampling.interval(lambda weights: ratio(error(weights), floor(weights))),
             resampling.interval(
-                lambda weights: ratio(mean_scaled(error(weights), scales), mean_scaled(floor(weights), scales))
+                lambda weights: ratio(average_scaled(error(weights), scales), average_scaled(floor(weights), scales))
             ),
         )
 
@@ -279,7 +283,7 @@ def noise_floor(
     )
 
 
-def _of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
+def _select_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
     """Return the errors of some episodes, in the given order."""
     rows = [errors.episodes.index(number) for number in numbers]
     return replace(
@@ -291,7 +295,7 @@ def _of_episodes(errors: WindowErrors, numbers: Sequence[int]) -> WindowErrors:
     )
 
 
-def _partners(members: Sequence[int]) -> list[tuple[int, int]]:
+def _choose_pairs(members: Sequence[int]) -> list[tuple[int, int]]:
     """Return every pair; in large groups each member with the next few members, cyclically."""
     n = len(members)
     if n <= _PARTNERS + 1:

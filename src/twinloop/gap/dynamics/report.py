@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.headline import Better, HeadlineMetric
-from twinloop.core.plain import JsonRecord, plain
+from twinloop.core.plain import JsonRecord, to_plain_value
 from twinloop.gap.dynamics.clips import ErrorClip
 from twinloop.gap.dynamics.delay import DelayResult
 from twinloop.gap.dynamics.noise_floor import NoiseFloor
@@ -99,7 +99,7 @@ class GapReport:
         return tuple(channel.unit for channel in self.channels)
 
     @property
-    def judged(self) -> str:
+    def evaluated_twin(self) -> str:
         """The twin to which skill and gap ratio belong: the identified one if it exists, else the nominal one."""
         return self.names[-1]
 
@@ -116,12 +116,12 @@ class GapReport:
     @property
     def best(self) -> Interval:
         """Mean absolute error of the identified twin if it exists, else of the nominal one."""
-        return self.mae[self.judged]
+        return self.mae[self.evaluated_twin]
 
     @property
     def delay(self) -> DelayResult | None:
         """The delay and its share of the error, of the twin in `judged`."""
-        return self.delays.get(self.judged)
+        return self.delays.get(self.evaluated_twin)
 
     def skill(self, baseline: str = "best") -> Array:
         """Return 1 − RMSE / RMSE of a baseline, per channel: 1 is perfect, 0 is no better than the baseline."""
@@ -130,20 +130,26 @@ class GapReport:
     def headline(self) -> list[HeadlineMetric]:
         """Return overall skill, gap ratio and scaled error, and skill, gap ratio, RMSE and delay of every channel."""
         scaled = "RMSE in units of the channel's scale, mean over channels"
-        own = f"1 − error of the {self.judged} twin / error of each channel's best baseline; errors are {scaled}"
+        own = (
+            f"1 − error of the {self.evaluated_twin} twin / error of each channel's best baseline; errors are {scaled}"
+        )
         late = "delay of the measured motion behind the simulated one"
         perfect = "error divided by the noise floor of repeats: 1 for a perfect twin"
         rows = [
             self.overall_skill.headline("skill", better="higher", meaning=own),
-            self.nrmse[self.judged].headline("nrmse", meaning=scaled),
-            *_each(self, "skill", self.skills["best"], better="higher", meaning="1 − RMSE / RMSE of the best baseline"),
-            *_each(self, "rmse", self.rmse[self.judged], unit=None, meaning="root mean square error"),
+            self.nrmse[self.evaluated_twin].headline("nrmse", meaning=scaled),
+            *_channel_metrics(
+                self, "skill", self.skills["best"], better="higher", meaning="1 − RMSE / RMSE of the best baseline"
+            ),
+            *_channel_metrics(
+                self, "rmse", self.rmse[self.evaluated_twin], unit=None, meaning="root mean square error"
+            ),
         ]
         if self.floor is not None:
-            rows.append(self.floor.overall[self.judged].headline("gap_ratio", meaning=perfect))
-            rows += _each(self, "gap_ratio", self.floor.ratios[self.judged], meaning=perfect)
+            rows.append(self.floor.overall[self.evaluated_twin].headline("gap_ratio", meaning=perfect))
+            rows += _channel_metrics(self, "gap_ratio", self.floor.ratios[self.evaluated_twin], meaning=perfect)
         if self.delay is not None:
-            rows += _each(self, "delay", self.delay.delay, unit="s", meaning=late)
+            rows += _channel_metrics(self, "delay", self.delay.delay, unit="s", meaning=late)
         return rows
 
     def to_json(self) -> dict[str, Any]:
@@ -160,31 +166,31 @@ class GapReport:
             "sizes": dict(self.sizes),
             "source": self.source,
             "intervals": self.drawn,
-            "twins": plain(self.twins),
-            "baselines": plain(self.baselines),
-            "rmse": plain(self.rmse),
-            "horizon": {"edges": self.edges.tolist(), "rmse": plain(self.curves)},
-            "nrmse": plain(self.nrmse),
+            "twins": to_plain_value(self.twins),
+            "baselines": to_plain_value(self.baselines),
+            "rmse": to_plain_value(self.rmse),
+            "horizon": {"edges": self.edges.tolist(), "rmse": to_plain_value(self.curves)},
+            "nrmse": to_plain_value(self.nrmse),
             "meanings": dict(self.meanings),
-            "improvement": plain(self.improvement),
-            "skill": plain(self.skills),
+            "improvement": to_plain_value(self.improvement),
+            "skill": to_plain_value(self.skills),
             "overall_skill": self.overall_skill.to_json(),
-            "phases": plain(self.phases),
-            "delay": plain(self.delays),
-            "noise_floor": plain(self.floor),
+            "phases": to_plain_value(self.phases),
+            "delay": to_plain_value(self.delays),
+            "noise_floor": to_plain_value(self.floor),
             "repeats": self.repeats,
-            "worst": plain(self.worst),
-            "episode_errors": plain(self.episode_errors),
+            "worst": to_plain_value(self.worst),
+            "episode_errors": to_plain_value(self.episode_errors),
         }
 
     def text(self) -> str:
         """Return the report for a terminal: compared data, headline, tables, and meanings of the baselines."""
-        tables = (plain_table(head, rows) for head, rows, _ in gap_tables(self))
+        tables = (format_table(head, rows) for head, rows, _ in gap_tables(self))
         meanings = "\n".join(f"{name}: {meaning}" for name, meaning in self.meanings.items())
-        return "\n\n".join([_head(self), _summary(self), *tables, meanings])
+        return "\n\n".join([_format_head(self), _format_summary(self), *tables, meanings])
 
 
-def _each(
+def _channel_metrics(
     report: GapReport,
     word: str,
     interval: Interval,
@@ -211,19 +217,19 @@ Shown = tuple[list[str], Rows, str]
 
 def gap_tables(report: GapReport) -> Iterator[Shown]:
     """Yield head, rows and caption of every table: errors, change, horizons, delay, phases of contact, worst clips."""
-    yield _errors(report)
+    yield _error_table(report)
     if report.improvement is not None:
-        rows = [[name, unit, cell(report.improvement, row)] for row, name, unit in _channels(report)]
+        rows = [[name, unit, format_estimate(report.improvement, row)] for row, name, unit in _list_channels(report)]
         yield ["mean absolute error", "unit", "identified − nominal"], rows, "Paired by episode; negative is better."
-    yield _horizons(report)
+    yield _horizon_table(report)
     if report.delay is not None:
-        yield _delays(report, report.delay)
+        yield _delay_table(report, report.delay)
     if report.phases:
-        yield _phases(report)
-    yield _worst(report)
+        yield _phase_table(report)
+    yield _worst_clip_table(report)
 
 
-def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
+def format_estimate(interval: Interval, row: int | None = None, *, factor: float = 1.0, digits: int = 3) -> str:
     """Format a metric as ``0.123 [0.101, 0.150]``, without an interval as ``0.123``; a dash without a value."""
     estimate, low, high = (
         np.ravel(part)[row or 0] * factor for part in (interval.estimate, interval.low, interval.high)
@@ -235,7 +241,7 @@ def cell(interval: Interval, row: int | None = None, *, factor: float = 1.0, dig
     return f"{estimate:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
 
 
-def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def format_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Format a table as text, with the first column aligned to the left and the others to the right."""
     lines = [list(head), *map(list, rows)]
     widths = [max(len(line[column]) for line in lines) for column in range(len(head))]
@@ -245,7 +251,7 @@ def plain_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-def _head(report: GapReport) -> str:
+def _format_head(report: GapReport) -> str:
     whole = report.windows == len(report.episodes)
     cut = "whole episodes" if whole else f"{report.windows} windows of {report.length:.3g} s"
     episodes = "1 episode" if len(report.episodes) == 1 else f"{len(report.episodes)} episodes"
@@ -256,12 +262,12 @@ def _head(report: GapReport) -> str:
     )
 
 
-def _summary(report: GapReport) -> str:
-    judged = report.judged
+def _format_summary(report: GapReport) -> str:
+    judged = report.evaluated_twin
     rival = "each channel's best baseline (1 is perfect, 0 is no better)"
     lines = [
-        f"skill      {cell(report.overall_skill)}: the {judged} twin against {rival}",
-        f"error      {cell(report.nrmse[judged])}: RMSE divided by the channel's scale, mean over channels",
+        f"skill      {format_estimate(report.overall_skill)}: the {judged} twin against {rival}",
+        f"error      {format_estimate(report.nrmse[judged])}: RMSE divided by the channel's scale, mean over channels",
     ]
     if report.floor is None:
         lines.append(f"gap ratio  none: no repeats of one motion ({report.repeats})")
@@ -269,27 +275,34 @@ def _summary(report: GapReport) -> str:
         motions = "one motion" if len(report.floor.groups) == 1 else f"{len(report.floor.groups)} motions"
         repeats = f"{sum(map(len, report.floor.groups))} repeats of {motions}"
         lines.append(
-            f"gap ratio  {cell(report.floor.overall[judged])}: error divided by the noise floor of {repeats} "
+            f"gap ratio  {format_estimate(report.floor.overall[judged])}: error divided by the noise floor of "
+            f"{repeats} "
             f"({report.repeats}); 1 is perfect"
         )
     for body, size in report.sizes.items():
         name = f"pose_error/{body}/distance"
         if name in report.joints and size > 0:
-            share = cell(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
+            share = format_estimate(report.rmse[judged], report.joints.index(name), factor=100 / size, digits=1)
             lines.append(f"{body:<9}  {share} %: RMSE of its distance divided by its largest extent, {size:.3g} m")
     return "\n".join(lines)
 
 
-def _errors(report: GapReport) -> Shown:
+def _error_table(report: GapReport) -> Shown:
     others = [*report.meanings, *report.names[:-1]]
-    head = ["RMSE", "unit", *others, f"twin, {report.judged}", "skill"]
+    head = ["RMSE", "unit", *others, f"twin, {report.evaluated_twin}", "skill"]
     head += [] if report.floor is None else ["floor", "gap ratio"]
     rows = []
-    for row, name, unit in _channels(report):
-        line = [name, unit, *(_figure(report.rmse[other], row) for other in others)]
-        line += [cell(report.rmse[report.judged], row), cell(report.skills["best"], row, digits=2)]
+    for row, name, unit in _list_channels(report):
+        line = [name, unit, *(_format_metric(report.rmse[other], row) for other in others)]
+        line += [
+            format_estimate(report.rmse[report.evaluated_twin], row),
+            format_estimate(report.skills["best"], row, digits=2),
+        ]
         if report.floor is not None:
-            line += [_figure(report.floor.floor, row), cell(report.floor.ratios[report.judged], row, digits=2)]
+            line += [
+                _format_metric(report.floor.floor, row),
+                format_estimate(report.floor.ratios[report.evaluated_twin], row, digits=2),
+            ]
         rows.append(line)
     caption = "Skill is 1 − RMSE / RMSE of the best baseline. " + (
         "" if report.floor is None else "The floor is the RMS difference between repeats of one motion, divided by √2."
@@ -297,21 +310,21 @@ def _errors(report: GapReport) -> Shown:
     return head, rows, caption.strip()
 
 
-def _horizons(report: GapReport) -> Shown:
+def _horizon_table(report: GapReport) -> Shown:
     bins = np.unique(np.linspace(0, len(report.edges) - 1, _HORIZONS + 1).round().astype(int))[1:] - 1
-    head = [f"RMSE of the {report.judged} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
-    curve = report.curves[report.judged].estimate
-    rows = [[name, unit, *(_number(curve[k, row]) for k in bins)] for row, name, unit in _channels(report)]
+    head = [f"RMSE of the {report.evaluated_twin} twin after", "unit", *(f"{report.edges[k + 1]:.3g} s" for k in bins)]
+    curve = report.curves[report.evaluated_twin].estimate
+    rows = [[name, unit, *(_format_number(curve[k, row]) for k in bins)] for row, name, unit in _list_channels(report)]
     return head, rows, f"Errors in the last {report.edges[1]:.3g} s before each time; times are since a window's start."
 
 
-def _delays(report: GapReport, delays: DelayResult) -> Shown:
+def _delay_table(report: GapReport, delays: DelayResult) -> Shown:
     head = ["reality later than the twin by", "ms", "gain", "of squared error: delay", "amplitude", "shape"]
     rows = [
         [
             name,
-            cell(delays.delay, row, factor=1e3, digits=1),
-            cell(delays.gain, row),
+            format_estimate(delays.delay, row, factor=1e3, digits=1),
+            format_estimate(delays.gain, row),
             *(f"{share:.0%}" for share in delays.shares.estimate[:, row]),
         ]
         for row, name in enumerate(report.joints)
@@ -320,32 +333,32 @@ def _delays(report: GapReport, delays: DelayResult) -> Shown:
     return head, rows, "Gain is measured / simulated amplitude without the delay; shape is the remaining share."
 
 
-def _phases(report: GapReport) -> Shown:
+def _phase_table(report: GapReport) -> Shown:
     head = ["RMSE by contact", "unit", *(phase.name for phase in report.phases)]
     rows = [
-        [name, unit, *(cell(phase.rmse[report.judged], row) for phase in report.phases)]
-        for row, name, unit in _channels(report)
+        [name, unit, *(format_estimate(phase.rmse[report.evaluated_twin], row) for phase in report.phases)]
+        for row, name, unit in _list_channels(report)
     ]
     return head, rows, "Free: no contact; contact onset: just after a first touch."
 
 
-def _worst(report: GapReport) -> Shown:
+def _worst_clip_table(report: GapReport) -> Shown:
     rows = [
-        [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _number(c.error), c.unit]
+        [f"episode {c.episode}", f"{c.begin:.2f} s", f"{c.length:.2f} s", c.channel, _format_number(c.error), c.unit]
         for c in report.worst
     ]
     caption = "The worst window of each of the three worst episodes, by RMSE divided by the channel's scale."
     return ["worst clips", "from", "for", "channel", "RMSE", "unit"], rows, caption
 
 
-def _channels(report: GapReport) -> list[tuple[int, str, str]]:
+def _list_channels(report: GapReport) -> list[tuple[int, str, str]]:
     """Return number, name and unit of each channel."""
     return [(row, name, unit) for row, (name, unit) in enumerate(zip(report.joints, report.log_units, strict=True))]
 
 
-def _figure(interval: Interval, row: int) -> str:
-    return _number(float(interval.estimate[row]))
+def _format_metric(interval: Interval, row: int) -> str:
+    return _format_number(float(interval.estimate[row]))
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.3f}"

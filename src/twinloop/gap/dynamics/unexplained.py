@@ -12,19 +12,19 @@ from numpy.typing import NDArray
 from twinloop.core.distribution import ResidualNoise
 from twinloop.core.errors import InputError
 from twinloop.gap.dynamics.events import event_masks
-from twinloop.gap.dynamics.motion import EventThresholds, kinematics, reading_noise
-from twinloop.gap.dynamics.unexplained_places import EventClassError, new_errors, places
+from twinloop.gap.dynamics.motion import EventThresholds, compute_kinematics, estimate_reading_noise
+from twinloop.gap.dynamics.unexplained_events import EventClassError, compare_event_errors, compute_new_errors
 from twinloop.gap.dynamics.unexplained_result import (
     ALPHA,
     ErrorMoment,
     StateShare,
     UnexplainedResult,
-    event_words,
-    percent,
+    format_event,
+    format_percent,
 )
-from twinloop.gap.dynamics.unexplained_rules import Hint, hints
+from twinloop.gap.dynamics.unexplained_rules import Hint, find_hints
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
-from twinloop.gap.dynamics.unexplained_states import state_fits
+from twinloop.gap.dynamics.unexplained_states import fit_states
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import Interval, bootstrap, holm, paired_test
 
@@ -35,7 +35,7 @@ _APART = 0.5  # s, least time between two of them
 _TINY = np.finfo(float).tiny
 
 
-def unexplained(
+def measure_unexplained(
     logs: ReplayLogs,
     readings: Array,
     *,
@@ -68,17 +68,17 @@ def unexplained(
     Raises:
         InputError: the readings have another shape, or a replay diverged.
     """
-    residual = _residual(logs, readings, "identified")
+    residual = _compute_residual(logs, readings, "identified")
     given = thresholds or EventThresholds()
-    states, predicted, unpredicted, base = _states(logs, residual, values, given, tangents, level, seed)
-    source, power = _noise(logs, noise, floor, unpredicted)
-    reference = residual if nominal is None else _residual(logs, nominal, "nominal")
+    states, predicted, unpredicted, base = _analyse_states(logs, residual, values, given, tangents, level, seed)
+    source, power = _estimate_noise(logs, noise, floor, unpredicted)
+    reference = residual if nominal is None else _compute_residual(logs, nominal, "nominal")
     names = tuple(channel.name for channel in logs.channels)
-    shares = _shares(logs, residual, reference, power, level, seed)
+    shares = _compute_shares(logs, residual, reference, power, level, seed)
     masks = event_masks(logs, values, thresholds=given)
-    errors = new_errors(base, logs.twin.control_hz)
-    where = places(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
-    where, states = _adjusted(where, states)
+    errors = compute_new_errors(base, logs.twin.control_hz)
+    where = compare_event_errors(errors, masks, logs.clusters, names, level=level, alpha=ALPHA, seed=seed)
+    where, states = _adjust_p_values(where, states)
     found = UnexplainedResult(
         channels=names,
         units=tuple(channel.unit for channel in logs.channels),
@@ -91,15 +91,15 @@ def unexplained(
         predicted=predicted,
         places=tuple(where),
         states=tuple(states),
-        moments=tuple(_moments(logs, errors, masks)),
+        moments=tuple(_find_worst_moments(logs, errors, masks)),
         hints=(),
         episodes=len(logs.episodes),
-        needed=_needed(len(logs.episodes), len(where) + len(states)),
+        needed=_format_needed_episodes(len(logs.episodes), len(where) + len(states)),
     )
-    return _with_hints(found, logs)
+    return _add_hints(found, logs)
 
 
-def _residual(logs: ReplayLogs, readings: Array, what: str) -> Array:
+def _compute_residual(logs: ReplayLogs, readings: Array, what: str) -> Array:
     if readings.shape != logs.measured.shape:
         raise InputError(
             f"The {what} readings have shape {readings.shape}, the log's windows {logs.measured.shape} (windows, "
@@ -115,21 +115,23 @@ def _residual(logs: ReplayLogs, readings: Array, what: str) -> Array:
     return residual
 
 
-def _noise(logs: ReplayLogs, noise: ResidualNoise | None, floor: Array | None, unpredicted: Array) -> tuple[str, Array]:
+def _estimate_noise(
+    logs: ReplayLogs, noise: ResidualNoise | None, floor: Array | None, unpredicted: Array
+) -> tuple[str, Array]:
     """Return the mean square of the noise by channel, and its source."""
     names = [channel.name for channel in logs.channels]
     if floor is not None:
         return "repeats of the same motion on the real system", np.asarray(floor, dtype=np.float64)
     if noise is not None and set(names) <= set(noise.channels):
         return "the noise of the identification", noise.sd[[noise.channels.index(name) for name in names]] ** 2
-    sensor = reading_noise(logs.measured) ** 2
+    sensor = estimate_reading_noise(logs.measured) ** 2
     if np.isnan(unpredicted).all():
         return "differences from frame to frame (noise of the sensors alone)", sensor
     left = np.where(np.isnan(unpredicted), sensor, unpredicted)
     return "the part that no state predicts on held-out episodes", np.maximum(sensor, left)
 
 
-def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
+def _sum_by_episode(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
     """Return sums and counts by episode, ``(nepisode, nchannel)`` each."""
     shape = (len(logs.episodes), squares.shape[-1])
     total, count = np.zeros(shape), np.zeros(shape)
@@ -138,19 +140,21 @@ def _sums(logs: ReplayLogs, squares: Array) -> tuple[Array, Array]:
     return total, count
 
 
-def _shares(logs: ReplayLogs, residual: Array, reference: Array, power: Array, level: float, seed: int) -> Interval:
+def _compute_shares(
+    logs: ReplayLogs, residual: Array, reference: Array, power: Array, level: float, seed: int
+) -> Interval:
     """Return RMSE, explained, unexplained and noise share, ``(4, nchannel)``, with intervals over episodes."""
-    squares = [_sums(logs, errors**2) for errors in (residual, reference)]
+    squares = [_sum_by_episode(logs, errors**2) for errors in (residual, reference)]
 
     def figures(rows: NDArray[np.intp]) -> Array:
         best, whole = (sums[rows].sum(axis=1) / np.maximum(counts[rows].sum(axis=1), 1) for sums, counts in squares)
         left, quiet = (part / np.maximum(whole, _TINY) for part in (best, np.minimum(power, best)))
         return np.stack([np.sqrt(best), 1.0 - left, left - quiet, quiet], axis=1)
 
-    return _interval(figures, len(logs.episodes), level, seed)
+    return _bootstrap_interval(figures, len(logs.episodes), level, seed)
 
 
-def _interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: float, seed: int) -> Interval:
+def _bootstrap_interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: float, seed: int) -> Interval:
     if count > 1:
         return bootstrap(figure, count, level=level, seed=seed)
     estimate = figure(np.zeros((1, 1), dtype=np.intp))[0]
@@ -158,7 +162,7 @@ def _interval(figure: Callable[[NDArray[np.intp]], Array], count: int, level: fl
     return Interval(estimate=estimate, low=nothing, high=nothing, level=level, method="one episode, no interval")
 
 
-def _states(
+def _analyse_states(
     logs: ReplayLogs,
     residual: Array,
     values: Mapping[str, float] | None,
@@ -172,34 +176,34 @@ def _states(
     These are the mean square that all states together leave, by channel (NaN without states), and the residual that the
     parameters leave.
     """
-    seen, rows = kinematics(logs, values, given), []
-    total, count = _sums(logs, residual**2)
+    seen, rows = compute_kinematics(logs, values, given), []
+    total, count = _sum_by_episode(logs, residual**2)
     left_over, base = np.full(total.shape, math.nan), residual.copy()
     for i, channel in enumerate(logs.channels):
-        fits = state_fits(logs, seen, residual, i, tangents)
+        fits = fit_states(logs, seen, residual, i, tangents)
         if not fits.families:
             continue
         base[..., i] = fits.base
-        left_over[:, i] = _sums(logs, fits.left[..., None] ** 2)[0][:, 0]
+        left_over[:, i] = _sum_by_episode(logs, fits.left[..., None] ** 2)[0][:, 0]
         for fit in fits.families:
             gain = fit.before - fit.errors
             # The square root keeps episodes with large errors from dominating the mean and its spread.
             steady = gain / np.sqrt(np.maximum(fit.before, _TINY))
             test = paired_test(steady, level=level, seed=seed, stream=f"states/{fit.family}/{channel.name}")
-            interval = bootstrap(_part_of(gain, fit.before), len(gain), level=level, draws=500, seed=seed)
+            interval = bootstrap(_ratio_statistic(gain, fit.before), len(gain), level=level, draws=500, seed=seed)
             rows.append(StateShare(state=fit.family, channel=channel.name, share=interval, p_value=test.p_value))
 
-    left = _part_of(left_over, total)
-    every = _interval(lambda at: 1.0 - left(at), len(logs.episodes), level, seed)
+    left = _ratio_statistic(left_over, total)
+    every = _bootstrap_interval(lambda at: 1.0 - left(at), len(logs.episodes), level, seed)
     return rows, every, left_over.sum(axis=0) / np.maximum(count.sum(axis=0), 1), base
 
 
-def _part_of(part: Array, whole: Array) -> Callable[[NDArray[np.intp]], Array]:
+def _ratio_statistic(part: Array, whole: Array) -> Callable[[NDArray[np.intp]], Array]:
     """Return the statistic part / whole of resampled episodes, from sums ``(nepisode, …)`` of both."""
     return lambda at: part[at].sum(axis=1) / np.maximum(whole[at].sum(axis=1), _TINY)
 
 
-def _adjusted(
+def _adjust_p_values(
     where: Sequence[EventClassError], states: Sequence[StateShare]
 ) -> tuple[list[EventClassError], list[StateShare]]:
     """Adjust the p-values of all tests of the analysis by Holm's method."""
@@ -209,7 +213,7 @@ def _adjusted(
     return rows, [replace(state, p_value=next(p)) for state in states]
 
 
-def _needed(episodes: int, tests: int) -> str:
+def _format_needed_episodes(episodes: int, tests: int) -> str:
     """Return a message if the episodes are too few for any test to be significant (p is at least 2⁻ⁿ), else ""."""
     least = math.ceil(math.log2(max(tests, 1) / ALPHA))
     if episodes >= least:
@@ -220,7 +224,7 @@ def _needed(episodes: int, tests: int) -> str:
     )
 
 
-def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[ErrorMoment]:
+def _find_worst_moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.bool_]]) -> list[ErrorMoment]:
     """Return the worst moments of each channel, separated by a minimum time."""
     hz, found = logs.twin.control_hz, []
     for i, channel in enumerate(logs.channels):
@@ -242,22 +246,22 @@ def _moments(logs: ReplayLogs, errors: Array, masks: Mapping[str, NDArray[np.boo
     return found
 
 
-def _with_hints(found: UnexplainedResult, logs: ReplayLogs) -> UnexplainedResult:
+def _add_hints(found: UnexplainedResult, logs: ReplayLogs) -> UnexplainedResult:
     rows: list[Hint] = []
     for channel in found.channels:
         states = [
             (
                 s.state,
                 float(s.share.estimate),
-                f"{STATES[s.state]} predicts {percent(s.share, 0)} of the residual after parameters",
+                f"{STATES[s.state]} predicts {format_percent(s.share, 0)} of the residual after parameters",
             )
-            for s in found.found_states(channel)
+            for s in found.significant_states(channel)
         ]
         places_here = [
-            (p.event, float(p.share.estimate), event_words(p))
-            for p in found.found_places(channel)
+            (p.event, float(p.share.estimate), format_event(p))
+            for p in found.significant_places(channel)
             if p.share is not None
         ]
         tried = any(s.channel == channel for s in found.states)
-        rows += hints(channel, states, places_here, logs.twin.params, tried=tried)
+        rows += find_hints(channel, states, places_here, logs.twin.params, tried=tried)
     return replace(found, hints=tuple(rows))

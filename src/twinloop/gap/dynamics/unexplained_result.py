@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
 from twinloop.gap.dynamics.events import MEANINGS as EVENTS
-from twinloop.gap.dynamics.unexplained_places import EventClassError
+from twinloop.gap.dynamics.unexplained_events import EventClassError
 from twinloop.gap.dynamics.unexplained_rules import Hint
 from twinloop.gap.dynamics.unexplained_states import MEANINGS as STATES
 from twinloop.stats import Interval
@@ -90,12 +90,12 @@ class UnexplainedResult(JsonRecord):
         """Return the first model term to try for a channel; None if nothing is significant."""
         return next((hint for hint in self.hints if hint.channel == channel), None)
 
-    def found_places(self, channel: str) -> list[EventClassError]:
+    def significant_places(self, channel: str) -> list[EventClassError]:
         """Return the events in which significantly more error arises, the largest share first."""
-        found = [place for place in self.places if place.channel == channel and stands_out(place)]
-        return sorted(found, key=lambda place: -_size(place))
+        found = [place for place in self.places if place.channel == channel and is_relevant(place)]
+        return sorted(found, key=lambda place: -_share_size(place))
 
-    def found_states(self, channel: str) -> list[StateShare]:
+    def significant_states(self, channel: str) -> list[StateShare]:
         """Return the states on which the residual depends significantly, the largest share first."""
         found = [s for s in self.states if s.channel == channel and s.p_value <= ALPHA]
         found = [s for s in found if float(s.share.estimate) >= LEAST_SHARE]
@@ -108,13 +108,15 @@ class UnexplainedResult(JsonRecord):
 
     def _sentence(self, i: int, twin: str, data: str) -> str:
         name = self.channels[i].removeprefix("position/")
-        share = f"{percent(self.unexplained, i)} of {name}'s {self.reference} error is explained by no parameter"
+        share = f"{format_percent(self.unexplained, i)} of {name}'s {self.reference} error is explained by no parameter"
         if self.reference == "nominal":
             share += f" ({self.beyond_noise[i]:.0%} of the error of the identified twin)"
         hint = self.hint(self.channels[i])
         if hint is None:
-            places = self.found_places(self.channels[i])
-            where = f"{event_words(places[0])}, but no state predicts it" if places else "no significant event or state"
+            places = self.significant_places(self.channels[i])
+            where = (
+                f"{format_event(places[0])}, but no state predicts it" if places else "no significant event or state"
+            )
             return f"{share}; {where}." + (f" {self.needed}" if self.needed else "")
         note = hint.note()
         return (
@@ -127,23 +129,23 @@ class UnexplainedResult(JsonRecord):
         return super().to_json() | {"alpha": ALPHA, "sentences": self.sentences()}
 
 
-def stands_out(place: EventClassError) -> bool:
+def is_relevant(place: EventClassError) -> bool:
     """Return whether significantly more error arises in an event than elsewhere, and enough to matter."""
     return place.share is not None and place.p_value <= ALPHA and float(place.share.estimate) >= LEAST_SHARE
 
 
-def percent(interval: Interval, i: int) -> str:
+def format_percent(interval: Interval, i: int) -> str:
     """Format an element of an interval in per cent: ``12 % (8 to 17)``."""
     values = [100 * float(part.ravel()[i]) for part in (interval.estimate, interval.low, interval.high)]
     value, low, high = (f"{v:.0f}" if abs(v) >= 1 or v == 0 else f"{v:.2g}" for v in values)
     return f"{value} %" + (f" ({low} to {high})" if np.isfinite(values).all() else "")
 
 
-def _size(place: EventClassError) -> float:
+def _share_size(place: EventClassError) -> float:
     return 0.0 if place.share is None else float(place.share.estimate)
 
 
-def event_words(place: EventClassError) -> str:
+def format_event(place: EventClassError) -> str:
     """Return a phrase with the ratio of the error in an event; "" if nothing was tested."""
     if place.ratio is None:
         return ""

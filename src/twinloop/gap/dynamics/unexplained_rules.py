@@ -36,7 +36,7 @@ class HintRule:
     note: str = ""
 
     @property
-    def frees(self) -> tuple[str, ...]:
+    def free_patterns(self) -> tuple[str, ...]:
         """Patterns of the parameters that may explain such an error."""
         return path_patterns([kind for kind in QUANTITIES if kind.fit.residual == self.name])
 
@@ -162,8 +162,10 @@ class Hint:
 
     def note(self, twin: str = "the twin's YAML") -> str:
         """Return the steps that must precede the command; "" if there are none."""
-        if self.rule.frees and not self.patterns and not self.rule.structures:
-            return f"first declare {' or '.join(self.rule.frees)} under `params:` of {twin}; it has none of them"
+        if self.rule.free_patterns and not self.patterns and not self.rule.structures:
+            return (
+                f"first declare {' or '.join(self.rule.free_patterns)} under `params:` of {twin}; it has none of them"
+            )
         return self.rule.note
 
     def to_json(self) -> dict[str, Any]:
@@ -181,7 +183,7 @@ class Hint:
         }
 
 
-def hints(
+def find_hints(
     channel: str,
     states: Sequence[tuple[str, float, str]],
     events: Sequence[tuple[str, float, str]],
@@ -217,7 +219,7 @@ def hints(
             rule=rule,
             share=behind[0][1],
             evidence=tuple(row[2] for row in behind),
-            patterns=tuple(pattern for pattern in rule.frees if fnmatch.filter(known, pattern)),
+            patterns=tuple(pattern for pattern in rule.free_patterns if fnmatch.filter(known, pattern)),
         )
         fired.append(((rule.name == "refit", not by_state, -hint.share), hint))
     return tuple(hint for _, hint in sorted(fired, key=lambda row: row[0]))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.signal import lfilter
 
-from twinloop.gap.dynamics.motion import LoggedKinematics, directions, reversals
+from twinloop.gap.dynamics.motion import LoggedKinematics, compute_directions, find_reversals
 from twinloop.simulate.replay_logs import ReplayLogs
 from twinloop.stats import ridge_predictions
 
@@ -65,7 +65,7 @@ class StateFits:
     left: Array
 
 
-def state_fits(
+def fit_states(
     logs: ReplayLogs, seen: LoggedKinematics, residual: Array, channel: int, tangents: Array | None = None
 ) -> StateFits:
     """Fit functions of states to one channel's residual.
@@ -85,33 +85,36 @@ def state_fits(
     if len(logs.episodes) < _FEWEST or len(things) != 1:
         return StateFits(families=(), base=target, left=target)
     families = {
-        name: _scaled(rows, logs.twin.control_hz) for name, rows in _families(logs, seen, int(things[0])).items()
+        name: _scale_functions(rows, logs.twin.control_hz)
+        for name, rows in _compute_families(logs, seen, int(things[0])).items()
     }
     fold = logs.clusters % min(_FOLDS, len(logs.episodes))
     linear = families.pop("linear")
     if tangents is not None:
-        linear = np.concatenate([linear, _unit(np.moveaxis(np.nan_to_num(tangents[..., channel]), 0, -1))], axis=-1)
+        linear = np.concatenate(
+            [linear, _scale_to_unit_spread(np.moveaxis(np.nan_to_num(tangents[..., channel]), 0, -1))], axis=-1
+        )
     base = target - ridge_predictions(linear, target, fold)
-    fits = [StateFit(family="linear", before=_by_episode(logs, target), errors=_by_episode(logs, base))]
+    fits = [StateFit(family="linear", before=_average_by_episode(logs, target), errors=_average_by_episode(logs, base))]
     for name, rows in families.items():
         left = target - ridge_predictions(np.concatenate([linear, rows], axis=-1), target, fold)
-        fits.append(StateFit(family=name, before=fits[0].errors, errors=_by_episode(logs, left)))
+        fits.append(StateFit(family=name, before=fits[0].errors, errors=_average_by_episode(logs, left)))
     every = np.concatenate([linear, *families.values()], axis=-1)
     return StateFits(families=tuple(fits), base=base, left=target - ridge_predictions(every, target, fold))
 
 
-def _by_episode(logs: ReplayLogs, left: Array) -> Array:
+def _average_by_episode(logs: ReplayLogs, left: Array) -> Array:
     sums = np.bincount(logs.clusters, weights=np.nansum(left**2, axis=1))
     return sums / np.maximum(np.bincount(logs.clusters, weights=np.sum(~np.isnan(left), axis=1)), 1)
 
 
-def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str, Array]:
+def _compute_families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str, Array]:
     """Return functions of states by family, ``(nwindow, nframe, k)`` each, not normalized."""
     hz, nframe = logs.twin.control_hz, seen.speed.shape[1]
     speed = np.nan_to_num(seen.speed[..., thing])
     moving = np.tanh(speed / max(float(seen.threshold[thing]), 1e-12))
-    fastest = _usual(speed)
-    at = np.arange(nframe) / hz + (logs.begins - _first(logs))[:, None]
+    fastest = _typical_magnitude(speed)
+    at = np.arange(nframe) / hz + (logs.begins - _find_episode_starts(logs))[:, None]
     found = {
         "speed": _stack(speed * np.abs(speed)),
         "slow": _stack(moving * np.exp(-((speed / (_SLOW * fastest)) ** 2))),
@@ -120,15 +123,16 @@ def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str,
     if thing < seen.load.shape[-1]:
         position = np.nan_to_num(seen.position[..., thing] - np.nanmean(seen.position[..., thing]))
         demand, load = (np.nan_to_num(values[..., thing]) for values in (seen.demand, seen.load))
-        side = np.tanh(load / (0.1 * _usual(load)))
+        side = np.tanh(load / (0.1 * _typical_magnitude(load)))
         found |= {
-            "position": _hats(position),
+            "position": _hat_functions(position),
             "load": _stack(moving * np.abs(load), moving * np.abs(demand)),
             "load_side": _stack(side),
             "turn": _stack(
-                _since_turn(speed, float(seen.threshold[thing]), hz), _since_turn(load, 0.05 * _usual(load), hz)
+                _reversal_response(speed, float(seen.threshold[thing]), hz),
+                _reversal_response(load, 0.05 * _typical_magnitude(load), hz),
             ),
-            "limit": _stack(*_beyond(demand)),
+            "limit": _stack(*_split_at_knees(demand)),
         }
         common += [position, demand, logs.commands[..., thing] - logs.commands[:, :1, thing]]
     linear = _stack(*common)
@@ -137,7 +141,7 @@ def _families(logs: ReplayLogs, seen: LoggedKinematics, thing: int) -> dict[str,
     return {"linear": linear, **found, "time": linear * at[..., None], "order": linear * number}
 
 
-def _first(logs: ReplayLogs) -> Array:
+def _find_episode_starts(logs: ReplayLogs) -> Array:
     """Return the first moment of each window's episode, ``(nwindow,)``."""
     first = np.full(len(logs.episodes), np.inf)
     np.minimum.at(first, logs.clusters, logs.begins)
@@ -148,12 +152,12 @@ def _stack(*columns: Array) -> Array:
     return np.stack(columns, axis=-1)
 
 
-def _usual(values: Array) -> float:
+def _typical_magnitude(values: Array) -> float:
     """Return the 95th percentile of the absolute values; never zero."""
     return max(float(np.quantile(np.abs(values), 0.95)), 1e-12)
 
 
-def _hats(position: Array) -> Array:
+def _hat_functions(position: Array) -> Array:
     """Return piecewise linear functions of a position with equally many frames in each piece, ``(…, k)``."""
     knots = np.unique(np.quantile(position, np.linspace(0.0, 1.0, _HATS + 1)))
     if len(knots) < 2:
@@ -161,28 +165,28 @@ def _hats(position: Array) -> Array:
     return np.stack([np.interp(position, knots, row) for row in np.eye(len(knots))[1:]], axis=-1)
 
 
-def _beyond(demand: Array) -> list[Array]:
+def _split_at_knees(demand: Array) -> list[Array]:
     """Return the parts of a demand above and below knees; the torque at which a drive saturates is unknown."""
     knees = np.quantile(np.abs(demand), _LIMITS).tolist()
     return [part for knee in knees for part in (np.maximum(demand - knee, 0.0), np.minimum(demand + knee, 0.0))]
 
 
-def _since_turn(values: Array, threshold: float, hz: float) -> Array:
+def _reversal_response(values: Array, threshold: float, hz: float) -> Array:
     """Return the new direction after each reversal, decaying with time."""
-    direction = directions(values[..., None], threshold)
-    pulse = np.where(reversals(direction), direction, 0)[..., 0].astype(np.float64)
+    direction = compute_directions(values[..., None], threshold)
+    pulse = np.where(find_reversals(direction), direction, 0)[..., 0].astype(np.float64)
     return np.asarray(lfilter([1.0], [1.0, -np.exp(-1.0 / (_TURN * hz))], pulse, axis=1))
 
 
-def _scaled(rows: Array, hz: float) -> Array:
+def _scale_functions(rows: Array, hz: float) -> Array:
     """Return the functions and their low-pass filtered values, of unit spread, and a constant."""
     poles = [float(np.exp(-1.0 / (seconds * hz))) for seconds in _MEMORY]
     remembered = [np.asarray(lfilter([1.0 - pole], [1.0, -pole], rows, axis=1)) for pole in poles]
-    every = _unit(np.concatenate([rows, *remembered], axis=-1))
+    every = _scale_to_unit_spread(np.concatenate([rows, *remembered], axis=-1))
     return np.concatenate([every, np.ones((*every.shape[:-1], 1))], axis=-1)
 
 
-def _unit(rows: Array) -> Array:
+def _scale_to_unit_spread(rows: Array) -> Array:
     """Return the columns that are not zero, scaled to unit spread."""
     spread = np.sqrt(np.mean(rows**2, axis=(0, 1)))
     return rows[..., spread > 0] / spread[spread > 0]

@@ -43,7 +43,7 @@ class EpisodeErrors:
     numbers: tuple[int, ...]
 
 
-def gap_too_wide(
+def check_gap_limits(
     figures: Sequence[HeadlineMetric], limits: Mapping[str, float], *, episodes: int, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
     """Check each metric that has a limit; p-values assume a normal metric with the width of its interval.
@@ -78,7 +78,7 @@ def gap_too_wide(
                 fired=bool(short(figure.estimate)),
                 evidence=words,
                 figure=Interval.of(figure.estimate, figure.low, figure.high, level=figure.level, method=figure.method),
-                p_value=_beyond(figure, limit, best),
+                p_value=_limit_p_value(figure, limit, best),
                 needed=needed,
                 remedy=tuple(remedy),
             )
@@ -86,7 +86,7 @@ def gap_too_wide(
     return found
 
 
-def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
+def _limit_p_value(figure: HeadlineMetric, limit: float, best: float) -> float:
     """Return the one-sided p-value that the metric is no worse than its limit; 1 without an interval."""
     width = abs(best - figure.estimate)
     if not math.isfinite(width):
@@ -95,7 +95,7 @@ def _beyond(figure: HeadlineMetric, limit: float, best: float) -> float:
     return float(ndtr(-off / max(width / ndtri((1 + figure.level) / 2), np.finfo(float).tiny)))
 
 
-def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
+def check_drift(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Check whether errors after a calibration are larger than before, by permutation of episodes.
 
     Args:
@@ -114,10 +114,10 @@ def drift_since(errors: EpisodeErrors, first: int, *, seed: int = 0, remedy: Seq
             f"{_FEW} of each."
         )
     before, after = errors.values[:first], errors.values[first:]
-    return _grown("drift", errors.channels, before, after, "its earlier value", seed, remedy)
+    return _check_growth("drift", errors.channels, before, after, "its earlier value", seed, remedy)
 
 
-def other_environment(
+def check_other_environment(
     here: EpisodeErrors, there: EpisodeErrors, *, name: str = "there", seed: int = 0, remedy: Sequence[str] = ()
 ) -> list[ClassCheck]:
     """Check whether the twin's error is larger in the log of another environment, by permutation of episodes.
@@ -134,10 +134,10 @@ def other_environment(
     if min(sizes) < _FEW:
         raise InputError(f"{sizes[0]} and {sizes[1]} episodes: give at least {_FEW} of each environment.")
     subjects = [f"{channel} in {name}" for channel in here.channels]
-    return _grown("other_environment", subjects, here.values, there.values, "that here", seed, remedy)
+    return _check_growth("other_environment", subjects, here.values, there.values, "that here", seed, remedy)
 
 
-def _grown(
+def _check_growth(
     kind: Kind,
     subjects: Sequence[str],
     before: Array,
@@ -154,7 +154,7 @@ def _grown(
     test = group_test(values, late, np.arange(len(values)), draws=draws, seed=seed)
     orders = math.comb(len(values), len(before))
     few = f"{len(before)} and {len(after)} episodes have only {orders} orders, at least {round(1 / ALPHA)} are needed"
-    ratios = [_ratio(column, late == 1, seed) for column in values.T]
+    ratios = [_bootstrap_ratio(column, late == 1, seed) for column in values.T]
     return [
         ClassCheck(
             kind=kind,
@@ -171,7 +171,7 @@ def _grown(
     ]
 
 
-def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
+def _bootstrap_ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
     """Return the mean of the late values divided by that of the others, with episodes resampled."""
 
     def figure(rows: NDArray[np.intp]) -> Array:
@@ -184,7 +184,9 @@ def _ratio(values: Array, late: NDArray[np.bool_], seed: int) -> Interval:
     return bootstrap(figure, len(values), method="percentile", seed=seed)
 
 
-def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]) -> EpisodeErrors:
+def compute_relative_errors(
+    channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers: Sequence[int]
+) -> EpisodeErrors:
     """Return relative errors from mean absolute errors of a twin and of holding still, ``(nepisode, nchannel)`` each.
 
     Channels that do not move in most episodes are left out. The divisor is at least a hundredth of a channel's median
@@ -203,7 +205,7 @@ def errors_of(channels: Sequence[str], twin: ArrayLike, hold: ArrayLike, numbers
 _POWER = 0.8  # power of the proposed number of trials for a difference of the observed size
 
 
-def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
+def check_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | None = None) -> list[ClassCheck]:
     """Check whether real success in one condition is lower than in the others, by Fisher's exact test.
 
     Raises:
@@ -231,14 +233,16 @@ def failing_conditions(trials: Trials, *, remedy: Mapping[str, Sequence[str]] | 
                 evidence=f"{here} succeed in {name}, {elsewhere} elsewhere",
                 figure=difference_interval(table),
                 p_value=p_value,
-                needed=_trials_needed(*rates, tests=len(names)) if rates[0] < rates[1] and p_value > ALPHA else "",
+                needed=_format_needed_trials(*rates, tests=len(names))
+                if rates[0] < rates[1] and p_value > ALPHA
+                else "",
                 remedy=tuple((remedy or {}).get(name, ())),
             )
         )
     return found
 
 
-def _trials_needed(worse: float, better: float, *, tests: int) -> str:
+def _format_needed_trials(worse: float, better: float, *, tests: int) -> str:
     try:
         count = trials_for_rates(worse, better, power=_POWER, alpha=ALPHA / tests, alternative="less")
     except InputError:
@@ -246,7 +250,7 @@ def _trials_needed(worse: float, better: float, *, tests: int) -> str:
     return f"rates like these need {count.trials_a} trials of each for a significant difference ({_POWER:.0%} power)"
 
 
-def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
+def check_weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Check whether a policy fails in simulation too, by a binomial test of its successes against the required rate."""
     found = []
     for policy in trials.sim.policies:
@@ -262,14 +266,14 @@ def weak_policies(trials: Trials, wanted: float, *, remedy: Sequence[str] = ()) 
                 f"{len(won)} simulated trials, {wanted:.0%} are required",
                 figure=rate,
                 p_value=float(binom.cdf(int(won.sum()), len(won), wanted)),
-                needed=_trials_needed(estimate, wanted, tests=1) if estimate < wanted <= high else "",
+                needed=_format_needed_trials(estimate, wanted, tests=1) if estimate < wanted <= high else "",
                 remedy=tuple(remedy),
             )
         )
     return found
 
 
-def easier_in_simulation(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
+def check_simulation_easier(trials: Trials, *, remedy: Sequence[str] = ()) -> list[ClassCheck]:
     """Check whether a policy succeeds more often in simulation than in reality, by Fisher's exact test."""
     found = []
     for policy in (name for name in trials.real.policies if name in trials.sim.policies):

@@ -76,7 +76,7 @@ def outside_p_value(outside: int, real: int, training: int) -> float:
     return round(float(betabinom.sf(outside - 1, real, 2, training - 1)), 12)  # without rounding errors: 2 / 40 is 0.05
 
 
-def never_covered(
+def check_axis_coverage(
     support: TrainingSupport,
     names: Sequence[str],
     real: ArrayLike,
@@ -100,20 +100,22 @@ def never_covered(
     common = [name for name in names if name in support.names]
     if not common:
         raise InputError(
-            f"Training ({support.origin}) has {_listed(support.names)}, reality has {_listed(names)}. Give both "
+            f"Training ({support.origin}) has {_format_names(support.names)}, reality has {_format_names(names)}. "
+            "Give both "
             "the same names, such as a log's conditions and a twin's parameters, or a dataset of the same joints."
         )
     return [
-        _axis(support, name, rows[:, list(names).index(name)], len(common), success, tuple(remedy)) for name in common
+        _check_axis(support, name, rows[:, list(names).index(name)], len(common), success, tuple(remedy))
+        for name in common
     ]
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     shown = ", ".join(names[:_SHOWN])
     return f"{shown} and {len(names) - _SHOWN} more" if len(names) > _SHOWN else shown or "nothing"
 
 
-def _axis(
+def _check_axis(
     support: TrainingSupport,
     name: str,
     real: Array,
@@ -134,15 +136,15 @@ def _axis(
     words = f"{count} of {total} real {name} are outside {low:.4g} to {high:.4g} of {support.origin}"
     if count:
         words += f" (as far as {real[outside][np.argmax(np.maximum(low - real[outside], real[outside] - high))]:.4g})"
-    words += _endings(outside, known, success)
+    words += _format_outcomes(outside, known, success)
     made = ClassCheck(kind="never_covered", subject=name, fired=count > 0, evidence=words, remedy=remedy)
     if declared:
         return replace(made, p_value=0.0 if count else 1.0)
     p_value = outside_p_value(count, total, len(visited))
-    return replace(made, p_value=p_value, needed=_more(total, tests, len(visited)) if count else "")
+    return replace(made, p_value=p_value, needed=_format_needed_episodes(total, tests, len(visited)) if count else "")
 
 
-def _more(real: int, tests: int, training: int) -> str:
+def _format_needed_episodes(real: int, tests: int, training: int) -> str:
     """Return a message with the number of training episodes that the test needs; "" if there are enough."""
     if outside_p_value(real, real, training) <= ALPHA / tests:
         return ""
@@ -150,7 +152,7 @@ def _more(real: int, tests: int, training: int) -> str:
     return f"{training} training episodes are too few for {real} real ones; use {wanted} or declared ranges"
 
 
-def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequence[bool] | None) -> str:
+def _format_outcomes(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequence[bool] | None) -> str:
     inside = known & ~outside
     if success is None or not outside.any() or not inside.any():
         return ""
@@ -163,7 +165,7 @@ def _endings(outside: NDArray[np.bool_], known: NDArray[np.bool_], success: Sequ
     )
 
 
-def combination_covered(
+def check_combination_coverage(
     support: TrainingSupport, names: Sequence[str], real: ArrayLike, *, remedy: Sequence[str] = ()
 ) -> ClassCheck | None:
     """Check whether a real combination of axes is farther from training than training episodes are from each other.

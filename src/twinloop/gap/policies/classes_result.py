@@ -61,7 +61,7 @@ class FailureDiagnosis:
     skipped: Mapping[Kind, str]
 
     @property
-    def fired(self) -> tuple[ClassCheck, ...]:
+    def fired_checks(self) -> tuple[ClassCheck, ...]:
         """Checks with significant evidence, sorted by class, then by p-value."""
         order = list(MEANINGS)
         found = [check for check in self.checks if check.fired]
@@ -70,13 +70,13 @@ class FailureDiagnosis:
     @property
     def classes(self) -> tuple[Kind, ...]:
         """The classes that fired, each once."""
-        return tuple(dict.fromkeys(check.kind for check in self.fired))
+        return tuple(dict.fromkeys(check.kind for check in self.fired_checks))
 
     def sentences(self) -> list[str]:
         """Return sentences: fired checks with evidence and remedy, undecided checks, classes that were not checked."""
         lines = [
             f"{MEANINGS[c.kind].capitalize()}: {c.evidence}. To do: " + ", then ".join(f"`{r}`" for r in c.remedy) + "."
-            for c in self.fired
+            for c in self.fired_checks
         ]
         if not lines:
             lines.append(f"No failure class fires on {len(self.checks)} checks.")
@@ -99,7 +99,7 @@ class FailureDiagnosis:
         }
 
 
-def decided(checks: Sequence[ClassCheck], skipped: Mapping[Kind, str] | None = None) -> FailureDiagnosis:
+def adjust_checks(checks: Sequence[ClassCheck], skipped: Mapping[Kind, str] | None = None) -> FailureDiagnosis:
     """Adjust the p-values of all checks together; only those that remain significant fire.
 
     In a check with a p-value, ``fired`` must be True if its estimate is in the bad direction.

@@ -44,7 +44,7 @@ from twinloop.stats import (
 _POWER = 0.8  # power of the proposed number of further trials
 
 
-def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int | None:
+def estimate_further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int | None:
     """Return the further trials of each for a power of 80 % at the observed rates; None if not computable."""
     if arms.measure != "success" or arms.paired:
         return None
@@ -60,7 +60,7 @@ def further_trials(arms: PolicyArms, within: float | None, alpha: float) -> int 
     return more if more > 0 else None
 
 
-def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
+def collect_notes(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, ...]:
     """Return notes on the trials: all outcomes equal, too few trials, or no order."""
     notes = []
     n_a, n_b = len(arms.a), len(arms.b)
@@ -74,7 +74,7 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
         if best > alpha:
             notes.append(
                 f"{n_a} and {n_b} trials are too few: even {n_a} of {n_a} against 0 of {n_b} has p = {best:.2g}. "
-                f"At least {_fewest(alpha)} trials of each can reach {alpha:.2g}."
+                f"At least {_count_fewest_trials(alpha)} trials of each can reach {alpha:.2g}."
             )
     if arms.shared and not arms.paired:
         notes.append(
@@ -82,7 +82,7 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
             "all, trials are compared without pairs. A table of only those starts is compared in pairs, which finds "
             "smaller differences."
         )
-    if sequential and arms.listed:
+    if sequential and arms.has_unknown_order:
         notes.append(
             "Successes come before failures, as in a table of counts, so the trials were put into a random order. For "
             "a sequential test give them in the order in which they were run."
@@ -90,7 +90,7 @@ def notes_on(arms: PolicyArms, alpha: float, *, sequential: bool) -> tuple[str, 
     return tuple(notes)
 
 
-def _fewest(alpha: float) -> int:
+def _count_fewest_trials(alpha: float) -> int:
     n = 1
     while barnard(success_table(np.ones(n), np.zeros(n))) > alpha:
         n += 1
@@ -149,9 +149,9 @@ class PolicyComparison(JsonRecord):
 
     def headline(self) -> list[HeadlineMetric]:
         """Return the headline metrics for `--fail-if` and the run history."""
-        return [figure for task in self.tasks for figure in self._figures(task)]
+        return [figure for task in self.tasks for figure in self._task_metrics(task)]
 
-    def _figures(self, task: TaskComparison) -> list[HeadlineMetric]:
+    def _task_metrics(self, task: TaskComparison) -> list[HeadlineMetric]:
         of = f"/{task.arms.task}" if task.arms.task else ""
         run = task.sequential
         shown = task.difference if run is None else run.test.interval
@@ -212,13 +212,15 @@ def compare_policies(
     if within is not None:
         check_margin(within)
     found = [
-        _compare(arms, within, sequential, level, seed)
+        _compare_arms(arms, within, sequential, level, seed)
         for arms in arms_by_task(trials, a, b, domain=domain, measure=measure, paired=paired)
     ]
-    return PolicyComparison(a=a, b=b, domain=domain, within=within, level=level, tasks=_adjusted(found, within, level))
+    return PolicyComparison(
+        a=a, b=b, domain=domain, within=within, level=level, tasks=_adjust_p_values(found, within, level)
+    )
 
 
-def _adjusted(found: Sequence[TaskComparison], within: float | None, level: float) -> tuple[TaskComparison, ...]:
+def _adjust_p_values(found: Sequence[TaskComparison], within: float | None, level: float) -> tuple[TaskComparison, ...]:
     """Return the answers with p-values that are valid for all tasks together."""
     differs = holm([task.p_value for task in found])
     equal = (
@@ -237,22 +239,26 @@ def _adjusted(found: Sequence[TaskComparison], within: float | None, level: floa
     )
 
 
-def _compare(arms: PolicyArms, within: float | None, sequential: bool, level: float, seed: int) -> TaskComparison:
-    made = _of_success(arms, within, level) if arms.measure == "success" else _of_scores(arms, within, level, seed)
+def _compare_arms(arms: PolicyArms, within: float | None, sequential: bool, level: float, seed: int) -> TaskComparison:
+    made = (
+        _compare_success(arms, within, level)
+        if arms.measure == "success"
+        else _compare_scores(arms, within, level, seed)
+    )
     run = compare_sequentially(arms, within=within, level=level, seed=seed) if sequential else None
     undecided = verdict(made.p_value, made.equivalence and made.equivalence.p_value, alpha=1 - level) == "undecided"
-    further = further_trials(arms, within, 1 - level) if undecided and not sequential else None
-    return replace(made, sequential=run, further=further, notes=notes_on(arms, 1 - level, sequential=sequential))
+    further = estimate_further_trials(arms, within, 1 - level) if undecided and not sequential else None
+    return replace(made, sequential=run, further=further, notes=collect_notes(arms, 1 - level, sequential=sequential))
 
 
-def _of_success(arms: PolicyArms, within: float | None, level: float) -> TaskComparison:
+def _compare_success(arms: PolicyArms, within: float | None, level: float) -> TaskComparison:
     table = arms.table
     rate_a, rate_b = (clopper_pearson(int(x.sum()), len(x), level=level) for x in (arms.a, arms.b))
     if arms.paired:
         p_value, test, others = mcnemar(arms.pairs), "McNemar, exact", {}
         difference = paired_difference_interval(arms.pairs, level=level)
         valid = bounded_difference(arms.a, arms.b, paired=True, level=level)
-        equal = _equal_means(arms, within)
+        equal = _test_equal_means(arms, within)
     else:
         p_value, test, others = barnard(table), "Barnard, exact", {"Fisher, exact": fisher(table)}
         difference = difference_interval(table, level=level)
@@ -275,7 +281,7 @@ def _of_success(arms: PolicyArms, within: float | None, level: float) -> TaskCom
     )
 
 
-def _of_scores(arms: PolicyArms, within: float | None, level: float, seed: int) -> TaskComparison:
+def _compare_scores(arms: PolicyArms, within: float | None, level: float, seed: int) -> TaskComparison:
     p_value = permutation_of_means(arms.a, arms.b, paired=arms.paired, seed=seed)
     others: dict[str, float] = {}
     if arms.paired:
@@ -292,9 +298,9 @@ def _of_scores(arms: PolicyArms, within: float | None, level: float, seed: int) 
         test="sign permutations of pairs" if arms.paired else "permutation of Welch's t",
         p_value=p_value,
         others=others,
-        equivalence=_equal_means(arms, within),
+        equivalence=_test_equal_means(arms, within),
     )
 
 
-def _equal_means(arms: PolicyArms, within: float | None) -> Equivalence | None:
+def _test_equal_means(arms: PolicyArms, within: float | None) -> Equivalence | None:
     return None if within is None else equivalent_means(arms.a, arms.b, margin=within, paired=arms.paired)

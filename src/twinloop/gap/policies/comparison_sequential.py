@@ -61,9 +61,9 @@ def compare_sequentially(
     n = min(len(arms.a), len(arms.b))
     random = generator(seed, "gap/order")
     # Without an order a random one is used: it is as valid, and successes that come first do not mislead the test.
-    a, b = (random.permutation(values)[:n] if arms.listed else values[:n] for values in (arms.a, arms.b))
+    a, b = (random.permutation(values)[:n] if arms.has_unknown_order else values[:n] for values in (arms.a, arms.b))
     # The e-test of rates assumes that both trials of a pair are independent; differences of pairs do not need that.
-    run = sequential_rates if _independent(arms) else sequential_scores
+    run = sequential_rates if _are_pairs_independent(arms) else sequential_scores
     test = run(a, b, level=level)
     above = below = None
     if within is not None:
@@ -73,7 +73,7 @@ def compare_sequentially(
     answer: Answer = "differs" if test.p_value[-1] <= alpha else "undecided"
     if above is not None and below is not None and max(above.p_value[-1], below.p_value[-1]) <= alpha:
         answer = "equivalent"
-    further = _further(arms, a, b, within, alpha, seed) if answer == "undecided" else 0
+    further = _estimate_further_pairs(arms, a, b, within, alpha, seed) if answer == "undecided" else 0
     return SequentialComparison(
         test=test,
         above=above,
@@ -86,7 +86,7 @@ def compare_sequentially(
     )
 
 
-def _further(
+def _estimate_further_pairs(
     arms: PolicyArms,
     a: NDArray[np.float64],
     b: NDArray[np.float64],
@@ -97,28 +97,30 @@ def _further(
     """Return the median of further pairs over continuations: Bernoulli trials at observed rates, or resampled pairs."""
     random = generator(seed, "gap/further-pairs")
     n = len(a)
-    if _independent(arms):
+    if _are_pairs_independent(arms):
         rates = [(values.sum() + 0.5) / (n + 1) for values in (a, b)]  # with Jeffreys' prior: never 0 or 1
         more = [(random.random((_DRAWS, _AHEAD)) < rate).astype(float) for rate in rates]
     else:
         rows = random.integers(0, n, size=(_DRAWS, _AHEAD))
         more = [a[rows], b[rows]]
     whole = [np.concatenate([np.tile(seen, (_DRAWS, 1)), new], axis=1) for seen, new in zip((a, b), more, strict=True)]
-    log_e = log_e_rates if _independent(arms) else log_e_scores
-    ended = _reached(log_e(*whole), alpha)
+    log_e = log_e_rates if _are_pairs_independent(arms) else log_e_scores
+    ended = _count_pairs_to_decision(log_e(*whole), alpha)
     if within is not None:
         above = log_e(*whole, difference=-within, alternative="greater")
         below = log_e(*whole, difference=within, alternative="less")
-        ended = np.minimum(ended, np.maximum(_reached(above, alpha), _reached(below, alpha)))
+        ended = np.minimum(
+            ended, np.maximum(_count_pairs_to_decision(above, alpha), _count_pairs_to_decision(below, alpha))
+        )
     middle = float(np.median(ended - n))
     return int(np.ceil(middle)) if np.isfinite(middle) else None
 
 
-def _independent(arms: PolicyArms) -> bool:
+def _are_pairs_independent(arms: PolicyArms) -> bool:
     return arms.measure == "success" and not arms.paired
 
 
-def _reached(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
+def _count_pairs_to_decision(log_e: NDArray[np.float64], alpha: float) -> NDArray[np.float64]:
     """Return the number of pairs until 1/α was reached; infinite if it was not."""
     over = log_e >= -np.log(alpha)
     return np.where(over.any(axis=1), over.argmax(axis=1) + 1.0, np.inf)

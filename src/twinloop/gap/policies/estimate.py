@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
-from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, paired
-from twinloop.gap.policies.paired_trials import measured
+from twinloop.core.trials import DOMAINS, Measure, Pairs, Trials, pair_trials
+from twinloop.gap.policies.paired_trials import resolve_measure
 from twinloop.stats import (
     Interval,
     PairedTrials,
@@ -87,10 +87,10 @@ def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95,
     Raises:
         InputError: no policy has enough paired and simulated trials; the message has the missing number of each.
     """
-    chosen = measured(trials, measure)
-    pairs = paired(trials, chosen)
-    sides = {policy: _sides(trials, pairs, policy, chosen) for policy in trials.policies}
-    lacking = {policy: _lack(trials, policy, *side) for policy, side in sides.items()}
+    chosen = resolve_measure(trials, measure)
+    pairs = pair_trials(trials, chosen)
+    sides = {policy: _collect_values(trials, pairs, policy, chosen) for policy in trials.policies}
+    lacking = {policy: _explain_missing_trials(trials, policy, *side) for policy, side in sides.items()}
     left_out = {policy: why for policy, why in lacking.items() if why}
     usable = {policy: side for policy, side in sides.items() if policy not in left_out}
     if not usable:
@@ -100,7 +100,7 @@ def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95,
             + ". Give real and simulated trials of one start the same name in the column pair, and simulate many more."
         )
     rows = [
-        _estimate(policy, side, {p: s for p, s in usable.items() if p != policy}, level, seed)
+        _estimate_policy(policy, side, {p: s for p, s in usable.items() if p != policy}, level, seed)
         for policy, side in usable.items()
     ]
     return RealEstimate(measure=chosen, level=level, policies=tuple(rows), left_out=left_out)
@@ -109,20 +109,22 @@ def estimate_real(trials: Trials, *, measure: str = "auto", level: float = 0.95,
 _Side = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _sides(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
+def _collect_values(trials: Trials, pairs: Pairs, policy: str, measure: Measure) -> _Side:
     """Return real and simulated values of paired starts, and the values of starts that were only simulated."""
     rows = [i for i, name in enumerate(pairs.policy) if name == policy]
     mine = trials.where(policy=policy)
-    real = {key for key, domain in zip(_keys(mine), mine.domain, strict=True) if domain == "real" and key[2]}
-    alone = [i for i, key in enumerate(_keys(mine)) if mine.domain[i] == "sim" and key not in real]
+    real = {key for key, domain in zip(_list_starts(mine), mine.domain, strict=True) if domain == "real" and key[2]}
+    alone = [i for i, key in enumerate(_list_starts(mine)) if mine.domain[i] == "sim" and key not in real]
     return pairs.real[rows], pairs.sim[rows], mine.values(measure)[alone]
 
 
-def _keys(trials: Trials) -> list[tuple[str, str, str]]:
+def _list_starts(trials: Trials) -> list[tuple[str, str, str]]:
     return list(zip(trials.task, trials.condition, trials.pair, strict=True))
 
 
-def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, more: NDArray[np.float64]) -> str:
+def _explain_missing_trials(
+    trials: Trials, policy: str, real: NDArray[np.float64], _: object, more: NDArray[np.float64]
+) -> str:
     if len(real) < _LEAST:
         there = [len(trials.where(policy=policy, domain=domain)) for domain in DOMAINS]
         have = f"{there[0]} real and {there[1]} sim trials, pairs of them: {len(real)}"
@@ -132,7 +134,7 @@ def _lack(trials: Trials, policy: str, real: NDArray[np.float64], _: object, mor
     return ""
 
 
-def _estimate(policy: str, side: _Side, others: Mapping[str, _Side], level: float, seed: int) -> PolicyEstimate:
+def _estimate_policy(policy: str, side: _Side, others: Mapping[str, _Side], level: float, seed: int) -> PolicyEstimate:
     real, sim, more = side
     trials = PairedTrials(real=real, sim=sim, more=more)
     coins = all(np.isin(values, (0.0, 1.0)).all() for values in side)
@@ -154,11 +156,11 @@ def _estimate(policy: str, side: _Side, others: Mapping[str, _Side], level: floa
         beta=fitted["cross-fitted"].beta,
         saved=trials_saved(trials, level=level, seed=seed),
         narrower=len(real) * ((widths[0] / widths[1]) ** 2 - 1),
-        notes=_notes(len(real), flat),
+        notes=_collect_notes(len(real), flat),
     )
 
 
-def _notes(n: int, flat: bool) -> tuple[str, ...]:
+def _collect_notes(n: int, flat: bool) -> tuple[str, ...]:
     notes = []
     if flat:
         notes.append(

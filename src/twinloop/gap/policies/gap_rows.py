@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
-from twinloop.core.trials import Measure, Trials, paired
-from twinloop.gap.policies.paired_trials import pair_counts, success_table
+from twinloop.core.trials import Measure, Trials, pair_trials
+from twinloop.gap.policies.paired_trials import count_pairs, success_table
 from twinloop.stats import (
     Interval,
     difference_interval,
@@ -22,7 +22,7 @@ from twinloop.stats import (
     paired_difference_interval,
     stratified_exact,
 )
-from twinloop.stats.matched import paired_scores, stratified_difference, stratified_permutation
+from twinloop.stats.matched_trials import paired_scores, stratified_difference, stratified_permutation
 
 Group = Literal["overall", "policy", "condition", "cell"]
 _MOST_TABLES = 40_000  # product of two sample sizes for which Barnard's test takes a tenth of a second
@@ -40,7 +40,7 @@ class TrialCell:
     pairs: tuple[NDArray[np.float64], NDArray[np.float64]] | None
 
     @property
-    def place(self) -> str:
+    def condition_name(self) -> str:
         """Task and condition as one text; ``all`` if neither has a name."""
         return "/".join(part for part in (self.task, self.condition) if part) or "all"
 
@@ -67,7 +67,7 @@ class GapRow(JsonRecord):
     note: str = ""
 
 
-def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], tuple[str, ...]]:
+def group_trials(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], tuple[str, ...]]:
     """Return the groups that were tried in both domains, and the names of the others.
 
     Raises:
@@ -84,7 +84,7 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], t
         if real.all() or not real.any():
             alone.append(" ".join(word for word in key if word))
             continue
-        both = paired(part, measure)
+        both = pair_trials(part, measure)
         whole = len(both) == int(real.sum()) == int((~real).sum())
         cells.append(
             TrialCell(
@@ -99,11 +99,11 @@ def cells_of(trials: Trials, measure: Measure) -> tuple[tuple[TrialCell, ...], t
     return tuple(cells), tuple(alone)
 
 
-def compare(
+def compare_cells(
     cells: Sequence[TrialCell], measure: Measure, *, group: Group, name: str, level: float, seed: int
 ) -> GapRow:
     """Compare the cells of one row; several are compared separately and summed, so that their proportions cancel."""
-    find = _success if measure == "success" else _score
+    find = _compare_success if measure == "success" else _compare_scores
     difference, p_value, test, note = find(cells, level, seed)
     real, sim = (np.concatenate([getattr(cell, side) for cell in cells]) for side in ("real", "sim"))
     return GapRow(
@@ -120,23 +120,28 @@ def compare(
     )
 
 
-def _success(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
+def _compare_success(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:  # noqa: ARG001
     pairs = [cell.pairs for cell in cells if cell.pairs is not None]
     if len(pairs) == len(cells):
         real, sim = (np.concatenate(values) > 0.5 for values in zip(*pairs, strict=True))
-        counts = pair_counts(sim, real)
-        return paired_difference_interval(counts, level=level), mcnemar(counts), "McNemar, pairs", _alike(cells)
+        counts = count_pairs(sim, real)
+        return (
+            paired_difference_interval(counts, level=level),
+            mcnemar(counts),
+            "McNemar, pairs",
+            _note_equal_outcomes(cells),
+        )
     tables = [success_table(cell.sim, cell.real) for cell in cells]
     if len(tables) > 1:
         interval = mantel_haenszel(tables, level=level)
-        return interval, stratified_exact(tables), "exact, within conditions", _alike(cells)
+        return interval, stratified_exact(tables), "exact, within conditions", _note_equal_outcomes(cells)
     table = tables[0]
     small = table.trials_a * table.trials_b <= _MOST_TABLES
     p_value, test = (exact_p_value(table), "Barnard") if small else (fisher(table), "Fisher")
-    return difference_interval(table, level=level), p_value, test, _alike(cells)
+    return difference_interval(table, level=level), p_value, test, _note_equal_outcomes(cells)
 
 
-def _score(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:
+def _compare_scores(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interval, float, str, str]:
     pairs = [cell.pairs for cell in cells if cell.pairs is not None]
     if len(pairs) == len(cells):
         differences = np.concatenate([sim - real for real, sim in pairs])
@@ -151,7 +156,7 @@ def _score(cells: Sequence[TrialCell], level: float, seed: int) -> tuple[Interva
     )
 
 
-def _alike(cells: Sequence[TrialCell]) -> str:
+def _note_equal_outcomes(cells: Sequence[TrialCell]) -> str:
     """Return a note if all outcomes are equal: this does not show that there is no gap."""
     values = np.concatenate([np.concatenate([cell.real, cell.sim]) for cell in cells])
     if values.all():

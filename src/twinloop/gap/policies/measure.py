@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.trials import Measure, Trials
-from twinloop.gap.policies.gap_rows import GapRow, Group, TrialCell, cells_of, compare
+from twinloop.gap.policies.gap_rows import GapRow, Group, TrialCell, compare_cells, group_trials
 from twinloop.stats import ContingencyTable, exact_p_value, holm, trials_for_rates
 
 ALPHA = 0.05
@@ -37,7 +37,7 @@ class MeasureGap(JsonRecord):
     notes: tuple[str, ...]
 
     @property
-    def drivers(self) -> tuple[GapRow, ...]:
+    def significant_conditions(self) -> tuple[GapRow, ...]:
         """Conditions with a significant difference, the largest contribution first."""
         shown = [row for row in self.conditions if row.p_holm <= ALPHA]
         return tuple(sorted(shown, key=lambda row: -abs(row.contribution)))
@@ -63,7 +63,7 @@ class MeasureGap(JsonRecord):
             ),
             HeadlineMetric(
                 name=f"{self.measure}_conditions_differ",
-                estimate=len(self.drivers) / len(self.conditions),
+                estimate=len(self.significant_conditions) / len(self.conditions),
                 method=f"Holm's test of all {len(self.conditions)} at {ALPHA:.0%}",
                 meaning="share of conditions that differ significantly",
             ),
@@ -86,49 +86,55 @@ def measure_policies(trials: Trials, measure: Measure, *, level: float = 0.95, s
     Raises:
         InputError: no policy was tried in both domains under the same task and condition.
     """
-    cells, alone = cells_of(trials, measure)
+    cells, alone = group_trials(trials, measure)
     if not cells:
         raise InputError(
-            f"No policy was tried in both domains under the same task and condition: {_some(alone)} are in one domain "
+            f"No policy was tried in both domains under the same task and condition: {_format_names(alone)} are in "
+            "one domain "
             "only. Use the same names in both, or leave condition out to compare a task as a whole."
         )
     given = {"measure": measure, "level": level, "seed": seed}
-    overall = compare(cells, group="overall", name="overall", **given)
-    by_policy = _rows(cells, "policy", [cell.policy for cell in cells], given)
-    by_condition = _rows(cells, "condition", [cell.place for cell in cells], given)
-    each = _rows(cells, "cell", [f"{cell.policy}, {cell.place}" for cell in cells], given)
-    shares = _contributions(cells, [row.name for row in by_condition])
+    overall = compare_cells(cells, group="overall", name="overall", **given)
+    by_policy = _compare_groups(cells, "policy", [cell.policy for cell in cells], given)
+    by_condition = _compare_groups(cells, "condition", [cell.condition_name for cell in cells], given)
+    each = _compare_groups(cells, "cell", [f"{cell.policy}, {cell.condition_name}" for cell in cells], given)
+    shares = _compute_contributions(cells, [row.name for row in by_condition])
     return MeasureGap(
         measure=measure,
         overall=replace(overall, p_holm=overall.p_value),
         policies=by_policy,
         conditions=tuple(replace(row, contribution=shares[row.name]) for row in by_condition),
         cells=each,
-        notes=(*_left_out(alone), *_mixture(overall), *_too_few(measure, overall, by_condition)),
+        notes=(*_note_left_out(alone), *_note_mixture(overall), *_note_too_few_trials(measure, overall, by_condition)),
     )
 
 
-def _rows(cells: Sequence[TrialCell], group: Group, names: Sequence[str], given: dict[str, Any]) -> tuple[GapRow, ...]:
+def _compare_groups(
+    cells: Sequence[TrialCell], group: Group, names: Sequence[str], given: dict[str, Any]
+) -> tuple[GapRow, ...]:
     parts: dict[str, list[TrialCell]] = {}
     for cell, name in zip(cells, names, strict=True):
         parts.setdefault(name, []).append(cell)
-    rows = [compare(part, group=group, name=name, **given) for name, part in parts.items()]
+    rows = [compare_cells(part, group=group, name=name, **given) for name, part in parts.items()]
     adjusted = holm([row.p_value for row in rows])
     return tuple(replace(row, p_holm=float(p)) for row, p in zip(rows, adjusted, strict=True))
 
 
-def _contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
+def _compute_contributions(cells: Sequence[TrialCell], names: Sequence[str]) -> dict[str, float]:
     """Return each condition's part of the weighted difference within conditions; the parts sum to the overall one."""
     weight = np.array([len(cell.real) * len(cell.sim) / (len(cell.real) + len(cell.sim)) for cell in cells])
     part = weight / weight.sum() * np.array([cell.sim.mean() - cell.real.mean() for cell in cells])
-    return {name: float(sum(x for x, cell in zip(part, cells, strict=True) if cell.place == name)) for name in names}
+    return {
+        name: float(sum(x for x, cell in zip(part, cells, strict=True) if cell.condition_name == name))
+        for name in names
+    }
 
 
-def _left_out(alone: Sequence[str]) -> list[str]:
-    return [f"Tried in one domain only, and left out: {_some(alone)}."] if alone else []
+def _note_left_out(alone: Sequence[str]) -> list[str]:
+    return [f"Tried in one domain only, and left out: {_format_names(alone)}."] if alone else []
 
 
-def _mixture(overall: GapRow) -> list[str]:
+def _note_mixture(overall: GapRow) -> list[str]:
     naive, within = overall.sim - overall.real, float(overall.difference.estimate)
     if abs(naive - within) < 0.05:  # five points, a relevant difference
         return []
@@ -139,18 +145,19 @@ def _mixture(overall: GapRow) -> list[str]:
     return [note]
 
 
-def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
+def _note_too_few_trials(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) -> list[str]:
     """Return notes on conditions that cannot differ significantly, and on the trials that a difference needs."""
     if measure != "success":
         return []
     notes = []
     alpha = ALPHA / len(conditions)  # level of the first of Holm's steps
-    hopeless = [row for row in conditions if _least_p(row.trials_real, row.trials_sim) > alpha]
+    hopeless = [row for row in conditions if _smallest_p_value(row.trials_real, row.trials_sim) > alpha]
     if hopeless:
-        least = next(n for n in range(2, 1000) if _least_p(n, n) <= alpha)
+        least = next(n for n in range(2, 1000) if _smallest_p_value(n, n) <= alpha)
         notes.append(
             f"Too few trials to show any difference, even if all real ones failed and all simulated ones succeeded: "
-            f"{_some([row.name for row in hopeless])}. With {len(conditions)} conditions tested together, each needs "
+            f"{_format_names([row.name for row in hopeless])}. With {len(conditions)} conditions tested together, "
+            "each needs "
             f"at least {least} real and {least} simulated trials."
         )
     if overall.p_value > ALPHA:
@@ -164,7 +171,7 @@ def _too_few(measure: Measure, overall: GapRow, conditions: Sequence[GapRow]) ->
     return notes
 
 
-def _least_p(real: int, sim: int) -> float:
+def _smallest_p_value(real: int, sim: int) -> float:
     """Return the smallest p-value that is possible with this number of trials."""
     if min(real, sim) > 20:  # p is far below any usual level
         return 0.0
@@ -172,47 +179,47 @@ def _least_p(real: int, sim: int) -> float:
     return exact_p_value(ContingencyTable(successes_a=a, trials_a=a, successes_b=0, trials_b=b))
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
 _WIDTH = 110
 
 
-def policies_text(gap: MeasureGap) -> str:
+def format_policies(gap: MeasureGap) -> str:
     """Return the report: overall, by policy, by condition if there are several, and the conditions with differences."""
     word = "Success" if gap.measure == "success" else "Score (progress)"
     level = f"{gap.overall.difference.level:.0%}"
     lines = [f"{word}, simulated against real; differences within conditions with {level} intervals", _HEAD]
-    lines.append(_row(gap.overall))
+    lines.append(_format_row(gap.overall))
     for rows, what in ((gap.policies, "by policy"), (gap.conditions, "by condition")):
         if len(rows) > 1:
-            lines += ["", f"{what} (p adjusted for {len(rows)} tests)", *map(_row, rows)]
-    lines += ["", *(textwrap.fill(text, _WIDTH) for text in (driver_words(gap), *_row_notes(gap), *gap.notes))]
+            lines += ["", f"{what} (p adjusted for {len(rows)} tests)", *map(_format_row, rows)]
+    lines += ["", *(textwrap.fill(text, _WIDTH) for text in (format_drivers(gap), *_format_row_notes(gap), *gap.notes))]
     return "\n".join(lines)
 
 
-def driver_words(gap: MeasureGap) -> str:
+def format_drivers(gap: MeasureGap) -> str:
     """Return a sentence with the conditions that differ significantly and their parts of the overall difference."""
     if len(gap.conditions) < 2:
-        return _single(gap.overall)
-    if not gap.drivers:
+        return _format_overall(gap.overall)
+    if not gap.significant_conditions:
         return f"No condition differs significantly (Holm's test of {len(gap.conditions)} at {ALPHA:.0%})."
-    parts = [f"{row.name} adds {row.contribution:+.3f}" for row in gap.drivers[:5]]
-    more = f", and {len(gap.drivers) - 5} more" if len(gap.drivers) > 5 else ""
+    parts = [f"{row.name} adds {row.contribution:+.3f}" for row in gap.significant_conditions[:5]]
+    more = f", and {len(gap.significant_conditions) - 5} more" if len(gap.significant_conditions) > 5 else ""
     overall = float(gap.overall.difference.estimate)
-    many = f"{len(gap.drivers)} of {len(gap.conditions)} conditions"
+    many = f"{len(gap.significant_conditions)} of {len(gap.conditions)} conditions"
     return f"The overall difference is {overall:+.3f}: {many} differ significantly: {', '.join(parts)}{more}."
 
 
-def _single(row: GapRow) -> str:
+def _format_overall(row: GapRow) -> str:
     if row.p_value <= ALPHA:
         side = "is easier than reality" if float(row.difference.estimate) > 0 else "is harder than reality"
         return f"The simulation {side}: p = {row.p_value:.3g} ({row.test})."
     return f"The difference is not significant: p = {row.p_value:.3g} ({row.test})."
 
 
-def _row_notes(gap: MeasureGap) -> list[str]:
+def _format_row_notes(gap: MeasureGap) -> list[str]:
     rows: Sequence[GapRow] = gap.conditions if len(gap.conditions) > 1 else (gap.overall,)
     return [f"{row.name}: {row.note}." for row in rows if row.note]
 
@@ -220,7 +227,7 @@ def _row_notes(gap: MeasureGap) -> list[str]:
 _HEAD = f"{'':<30}{'real':>8}{'trials':>8}{'sim':>8}{'trials':>8}{'sim − real':>12}{'interval':>20}{'p':>9}"
 
 
-def _row(row: GapRow) -> str:
+def _format_row(row: GapRow) -> str:
     d = row.difference
     ends = "–" if np.isnan(d.low) else f"[{d.low:+.3f}, {d.high:+.3f}]"
     return (

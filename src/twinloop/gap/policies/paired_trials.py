@@ -43,7 +43,7 @@ class PolicyArms:
         return tuple(success_table(a, b) for a, b in self.strata)
 
     @property
-    def listed(self) -> bool:
+    def has_unknown_order(self) -> bool:
         """True if successes precede failures in both, as in a table of counts: the order of trials is then unknown."""
         enough = min(len(self.a), len(self.b)) >= _LISTED and not self.paired and self.measure == "success"
         falls = all(bool(np.all(np.diff(x) <= 0)) for x in (self.a, self.b))
@@ -52,13 +52,13 @@ class PolicyArms:
     @property
     def pairs(self) -> PairedCounts:
         """Numbers of pairs by outcome."""
-        return pair_counts(self.a == 1, self.b == 1)
+        return count_pairs(self.a == 1, self.b == 1)
 
 
-def measured(trials: Trials, measure: str) -> Measure:
+def resolve_measure(trials: Trials, measure: str) -> Measure:
     """Return the measure; ``auto`` is success if every trial has it, else score."""
     if measure == "auto":
-        return "success" if trials.tells_success else "score"
+        return "success" if trials.has_outcomes else "score"
     return "score" if measure == "score" else "success"
 
 
@@ -91,17 +91,21 @@ def arms_by_task(
                 f"Policy {name} has no {domain} trials in {trials.origin or 'these trials'}. It has {count} of domain "
                 f"{other}: use --domain {other} to compare those."
             )
-    chosen = measured(Trials.joined(both), measure)
+    chosen = resolve_measure(Trials.concatenate_trials(both), measure)
     tasks = [task for task in both[0].tasks if task in both[1].tasks]
     if not tasks:
         raise InputError(
             f"{a} was tried in {', '.join(both[0].tasks)}, {b} in {', '.join(both[1].tasks)}: they have no common task."
         )
-    return tuple(_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks)
+    return tuple(
+        _build_arms(both[0].where(task=task), both[1].where(task=task), (a, b), chosen, paired) for task in tasks
+    )
 
 
-def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measure, paired: bool | None) -> PolicyArms:
-    starts = [_starts(part, measure) for part in (first, second)]
+def _build_arms(
+    first: Trials, second: Trials, names: tuple[str, str], measure: Measure, paired: bool | None
+) -> PolicyArms:
+    starts = [_values_by_start(part, measure) for part in (first, second)]
     shared = [key for key in starts[0] if key in starts[1]]
     alone = [len(part) - len(shared) for part in (first, second)]
     task = first.task[0]
@@ -128,7 +132,7 @@ def _arms(first: Trials, second: Trials, names: tuple[str, str], measure: Measur
     )
 
 
-def _starts(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
+def _values_by_start(trials: Trials, measure: Measure) -> dict[tuple[str, str], float]:
     """Return values by condition and start, for starts that were tried once."""
     keys = [(trials.condition[i], trials.pair[i]) for i in range(len(trials))]
     values = trials.values(measure)
@@ -140,7 +144,7 @@ def success_table(a: NDArray[Any], b: NDArray[Any]) -> ContingencyTable:
     return ContingencyTable(successes_a=int(a.sum()), trials_a=len(a), successes_b=int(b.sum()), trials_b=len(b))
 
 
-def pair_counts(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
+def count_pairs(a: NDArray[np.bool_], b: NDArray[np.bool_]) -> PairedCounts:
     """Return the numbers of pairs by outcome, from the successes of both arms."""
     both, only_a, only_b, neither = (int(x.sum()) for x in (a & b, a & ~b, ~a & b, ~a & ~b))
     return PairedCounts(both=both, only_a=only_a, only_b=only_b, neither=neither)

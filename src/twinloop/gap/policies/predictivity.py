@@ -95,8 +95,10 @@ class PredictivityReport(JsonRecord):
     def text(self) -> str:
         """Return the report for a terminal."""
         shown = [*self.tasks, *([] if self.average is None else [self.average])]
-        parts = [_task_text(task) for task in shown]
-        return "\n\n".join([*parts, *(textwrap.fill(note, 110) for note in (*_missing(shown), *self.notes))])
+        parts = [_format_task(task) for task in shown]
+        return "\n\n".join(
+            [*parts, *(textwrap.fill(note, 110) for note in (*_explain_missing_intervals(shown), *self.notes))]
+        )
 
 
 def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores, ...], tuple[str, ...]]:
@@ -113,7 +115,10 @@ def scores_by_task(trials: Trials, measure: Measure) -> tuple[tuple[PolicyScores
     for task, policies in samples.items():
         both = {policy: sides for policy, sides in policies.items() if len(sides) == 2}
         alone = policies.keys() - both.keys()
-        notes += [f"{policy} was tried in one domain only{_in(task)} and is left out there." for policy in alone]
+        notes += [
+            f"{policy} was tried in one domain only{_format_task_suffix(task)} and is left out there."
+            for policy in alone
+        ]
         if both:
             real, sim = (PolicyScoreMatrix.of_trials([both[p][domain] for p in both]) for domain in ("real", "sim"))
             tables.append(PolicyScores(policies=tuple(both), real=real, sim=sim, task=task))
@@ -139,12 +144,13 @@ def measure_predictivity(
     for table in tables:
         if len(table.policies) < LEAST_POLICIES:
             said.append(
-                f"{len(table.policies)} policies with real and simulated scores{_in(table.task)}: too few for "
+                f"{len(table.policies)} policies with real and simulated scores{_format_task_suffix(table.task)}: too "
+                "few for "
                 f"predictivity, which needs {LEAST_POLICIES}."
             )
         else:
-            tasks.append(_measured(table, level, draws, seed))
-    average = _averaged(tables)
+            tasks.append(_measure_task(table, level, draws, seed))
+    average = _average_scores(tables)
     if not tasks and average is None:
         most = max((len(table.policies) for table in tables), default=0)
         raise InputError(
@@ -154,12 +160,12 @@ def measure_predictivity(
         )
     return PredictivityReport(
         tasks=tuple(tasks),
-        average=None if average is None else _measured(average, level, draws, seed),
+        average=None if average is None else _measure_task(average, level, draws, seed),
         notes=tuple(said),
     )
 
 
-def _measured(table: PolicyScores, level: float, draws: int, seed: int) -> TaskPredictivity:
+def _measure_task(table: PolicyScores, level: float, draws: int, seed: int) -> TaskPredictivity:
     found = ranking.violations(real=table.real.mean, sim=table.sim.mean)
     return TaskPredictivity(
         scores=table,
@@ -170,7 +176,7 @@ def _measured(table: PolicyScores, level: float, draws: int, seed: int) -> TaskP
     )
 
 
-def _averaged(tables: Sequence[PolicyScores]) -> PolicyScores | None:
+def _average_scores(tables: Sequence[PolicyScores]) -> PolicyScores | None:
     if len(tables) < 2:
         return None
     common = [p for p in tables[0].policies if all(p in table.policies for table in tables)]
@@ -178,7 +184,9 @@ def _averaged(tables: Sequence[PolicyScores]) -> PolicyScores | None:
         return None
     rows = [[table.policies.index(policy) for policy in common] for table in tables]
     real, sim = (
-        PolicyScoreMatrix.averaged([getattr(table, side).chosen(at) for table, at in zip(tables, rows, strict=True)])
+        PolicyScoreMatrix.average_tasks(
+            [getattr(table, side).select_policies(at) for table, at in zip(tables, rows, strict=True)]
+        )
         for side in ("real", "sim")
     )
     return PolicyScores(policies=tuple(common), real=real, sim=sim, task=f"average of {len(tables)} tasks")
@@ -198,21 +206,21 @@ def _headline(figure: PredictivityMetric, name: str) -> HeadlineMetric:
     )
 
 
-def label(name: str) -> str:
+def format_label(name: str) -> str:
     """Return a metric's name as tables show it."""
     return _LABELS.get(name, name.replace("_", " "))
 
 
-def _task_text(task: TaskPredictivity) -> str:
+def _format_task(task: TaskPredictivity) -> str:
     n = len(task.scores.policies)
     percent = f"{task.real.level:.0%}"
     lines = [
-        f"{n} policies{_in(task.scores.task)}: simulated against real scores",
+        f"{n} policies{_format_task_suffix(task.scores.task)}: simulated against real scores",
         f"{percent + ' interval':<18}{'value':>8}{'without noise':>15}{'these policies':>22}{'such policies':>22}",
     ]
     lines += [
-        f"{label(figure.name):<18}{_number(figure.estimate):>8}{_number(figure.corrected):>15}"
-        f"{_ends(figure.these):>22}{_ends(figure.others):>22}"
+        f"{format_label(figure.name):<18}{_format_number(figure.estimate):>8}{_format_number(figure.corrected):>15}"
+        f"{_format_interval(figure.these):>22}{_format_interval(figure.others):>22}"
         for figure in task.result.figures
     ]
     reasons = dict.fromkeys(figure.reason for figure in task.result.figures if figure.reason)
@@ -223,23 +231,23 @@ def _task_text(task: TaskPredictivity) -> str:
     return "\n".join(lines)
 
 
-def _missing(tasks: Sequence[TaskPredictivity]) -> list[str]:
+def _explain_missing_intervals(tasks: Sequence[TaskPredictivity]) -> list[str]:
     """Return the reasons for missing intervals, each once."""
     found: dict[str, dict[str, None]] = {}
     for figure in (figure for task in tasks for figure in task.result.figures if not figure.reason):
         for interval, of in ((figure.these, "these"), (figure.others, "such")):
             if np.isnan(interval.low):
-                found.setdefault(f"of {of} policies: {interval.method}", {})[label(figure.name)] = None
+                found.setdefault(f"of {of} policies: {interval.method}", {})[format_label(figure.name)] = None
     return [f"No interval of {', '.join(names)} {why}." for why, names in found.items()]
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.3f}"
 
 
-def _ends(interval: Interval) -> str:
+def _format_interval(interval: Interval) -> str:
     return "–" if np.isnan(interval.low) else f"[{interval.low:.3f}, {interval.high:.3f}]"
 
 
-def _in(task: str) -> str:
+def _format_task_suffix(task: str) -> str:
     return f" in task {task}" if task and not task.startswith("average of") else f" ({task})" if task else ""

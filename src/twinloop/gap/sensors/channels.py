@@ -53,7 +53,7 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
         raise LogError("There is no episode to compare. Give a log with at least one.")
     if any(episode.units != episodes[0].units for episode in episodes):
         raise LogError("The episodes of a log have different units or joints. Compare them separately.")
-    still = [_stillness(episode) for episode in episodes]
+    still = [_find_longest_rest(episode) for episode in episodes]
     parts = [dict(_readings(episode, si=si)) for episode in episodes]
     names = [name for name in parts[0] if all(name in part for part in parts)]
     return {
@@ -63,13 +63,13 @@ def sensor_channels(episodes: Sequence[Episode], *, si: bool) -> dict[str, Senso
             time=tuple(part[name].time for part in parts),
             values=tuple(part[name].values for part in parts),
             leader=tuple(part[name].leader for part in parts),
-            rest=tuple(_rows(part[name].time, span) for part, span in zip(parts, still, strict=True)),
+            rest=tuple(_find_rows(part[name].time, span) for part, span in zip(parts, still, strict=True)),
         )
         for name in names
     }
 
 
-def matched(
+def match_channels(
     real: Sequence[Episode], sim: Sequence[Episode], same: Mapping[str, str]
 ) -> tuple[list[tuple[SensorChannel, SensorChannel]], list[str]]:
     """Return pairs of channels that both logs have, and the names of real channels that the simulated log lacks.
@@ -90,9 +90,9 @@ def matched(
     ours, theirs = sensor_channels(real, si=si), sensor_channels(sim, si=si)
     for name in same:
         if not any(channel.rpartition("/")[0] == name for channel in ours):
-            raise LogError(f"The real log has no signal {name}. It has: {_families(ours)}.")
+            raise LogError(f"The real log has no signal {name}. It has: {_format_families(ours)}.")
         if not any(channel.rpartition("/")[0] == same[name] for channel in theirs):
-            raise LogError(f"The simulated log has no signal {same[name]}. It has: {_families(theirs)}.")
+            raise LogError(f"The simulated log has no signal {same[name]}. It has: {_format_families(theirs)}.")
     pairs: list[tuple[SensorChannel, SensorChannel]] = []
     for name, channel in ours.items():
         family, _, column = name.rpartition("/")
@@ -107,7 +107,8 @@ def matched(
         pairs.append((channel, other))
     if not pairs:
         raise LogError(
-            f"The logs share no channel. The real one has {_some(ours)}, the simulated one {_some(theirs)}. Use --same "
+            f"The logs share no channel. The real one has {_format_channels(ours)}, the simulated one "
+            f"{_format_channels(theirs)}. Use --same "
             "REAL=SIM if one signal has two names, and --joints to give joints the same names."
         )
     paired = {channel.name for channel, _ in pairs}
@@ -151,7 +152,7 @@ def _readings(episode: Episode, *, si: bool) -> Iterator[tuple[str, _ChannelRead
             yield f"{name}/{signal.columns[column]}", reading
 
 
-def _stillness(episode: Episode) -> tuple[float, float] | None:
+def _find_longest_rest(episode: Episode) -> tuple[float, float] | None:
     """Return begin and end in s of the longest interval in which no joint leaves a small part of its travel."""
     if not episode.joints or len(episode) < 2:
         return None
@@ -159,16 +160,16 @@ def _stillness(episode: Episode) -> tuple[float, float] | None:
     shortest, longest = 1, len(episode)
     while shortest < longest:  # bisection works: every part of a still interval is still
         middle = (shortest + longest + 1) // 2
-        if _still(episode.state, middle, width).any():
+        if _find_still_rows(episode.state, middle, width).any():
             shortest = middle
         else:
             longest = middle - 1
-    first = int(np.argmax(_still(episode.state, shortest, width)))
+    first = int(np.argmax(_find_still_rows(episode.state, shortest, width)))
     begin, end = float(episode.time[first]), float(episode.time[first + shortest - 1])
     return (begin, end) if end - begin >= _STILL_SHORTEST else None
 
 
-def _still(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
+def _find_still_rows(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
     """Return whether all joints stay within ``width`` in ``length`` rows from each row on, ``(n - length + 1,)``."""
     from scipy.ndimage import maximum_filter1d, minimum_filter1d  # slow to load
 
@@ -177,17 +178,17 @@ def _still(state: Array, length: int, width: Array) -> NDArray[np.bool_]:
     return np.all(high - low <= width, axis=1)
 
 
-def _rows(time: Array, span: tuple[float, float] | None) -> tuple[int, int] | None:
+def _find_rows(time: Array, span: tuple[float, float] | None) -> tuple[int, int] | None:
     if span is None:
         return None
     rows = np.searchsorted(time, span[0], side="left"), np.searchsorted(time, span[1], side="right")
     return (int(rows[0]), int(rows[1])) if rows[1] > rows[0] else None
 
 
-def _some(channels: Mapping[str, SensorChannel]) -> str:
+def _format_channels(channels: Mapping[str, SensorChannel]) -> str:
     more = len(channels) - _LISTED
     return (", ".join(list(channels)[:_LISTED]) or "none") + (f" and {more} more" if more > 0 else "")
 
 
-def _families(channels: Mapping[str, SensorChannel]) -> str:
+def _format_families(channels: Mapping[str, SensorChannel]) -> str:
     return ", ".join(dict.fromkeys(name.rpartition("/")[0] for name in channels)) or "none"

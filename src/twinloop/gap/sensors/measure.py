@@ -15,9 +15,9 @@ from twinloop.core.errors import LogError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.plain import JsonRecord
 from twinloop.core.records import Episode
-from twinloop.gap.sensors.channels import SensorChannel, matched
-from twinloop.gap.sensors.metrics import EpisodeMetrics, episode_figures, rate
-from twinloop.stats import Interval, Spectrum, holm, octaves, on_grid, welch_test
+from twinloop.gap.sensors.channels import SensorChannel, match_channels
+from twinloop.gap.sensors.metrics import EpisodeMetrics, compute_episode_metrics, sampling_rate
+from twinloop.stats import Interval, Spectrum, holm, is_on_grid, octave_edges, welch_test
 from twinloop.twin.quantities import find_kind, find_quantities
 
 # Prefixes of the quantities of a device, by family of signals; for servos by signal.
@@ -34,7 +34,7 @@ class SensorRemedy:
     how: str = ""
 
 
-def remedy(
+def find_remedy(
     channel: str, quantity: str, *, real: float, sim: float, hz: float, nominal: Mapping[str, float]
 ) -> SensorRemedy | None:
     """Return the parameter to change if a metric of a channel differs; None if no parameter of a twin affects it.
@@ -54,10 +54,14 @@ def remedy(
     family, _, column = channel.rpartition("/")
     kind, _, device = family.partition("/")
     if quantity == "lag" and kind == "position":
-        return _later(column, real, sim, nominal)
+        return _remedy_lag(column, real, sim, nominal)
     if quantity == "jitter":
         return SensorRemedy(parameter="timing/control/jitter", value=math.nan, how="try values until the jitter agrees")
-    name = _servo(kind, quantity, nominal) if kind in _SERVO else _name(kind, device, column, quantity)
+    name = (
+        _find_servo_parameter(kind, quantity, nominal)
+        if kind in _SERVO
+        else _find_parameter(kind, device, column, quantity)
+    )
     if name is None or (nominal and name not in nominal):
         return None
     if quantity == "step":
@@ -65,13 +69,13 @@ def remedy(
     over = math.sqrt(hz) if kind in _STEMS else 1.0
     before = nominal.get(name, 0.0) * over
     bandwidth = nominal.get(f"sensor/{device}/bandwidth", 0.0) if kind in _STEMS else 0.0
-    square = before**2 + (real**2 - sim**2) / _left(bandwidth, hz)
+    square = before**2 + (real**2 - sim**2) / _passed_power(bandwidth, hz)
     if square < 0:
         return SensorRemedy(parameter=name, value=0.0, how="the simulation is too noisy even without it")
     return SensorRemedy(parameter=name, value=math.sqrt(square) / over)
 
 
-def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> SensorRemedy:
+def _remedy_lag(joint: str, real: float, sim: float, nominal: Mapping[str, float]) -> SensorRemedy:
     """Return the remedy of a lag: the delay of the readings or of the actuator; only their sum is observed."""
     name = "timing/readings/delay"
     value = nominal.get(name, 0.0) + real - sim
@@ -79,7 +83,7 @@ def _later(joint: str, real: float, sim: float, nominal: Mapping[str, float]) ->
     return SensorRemedy(parameter=name, value=value if value >= 0 else math.nan, how=how)
 
 
-def _left(bandwidth: float, hz: float) -> float:
+def _passed_power(bandwidth: float, hz: float) -> float:
     """Return the part of white noise's power that a sampled low-pass passes between 1/4 and 1/2 of the sampling rate.
 
     |H|² of y = a y + (1 − a) n, the filter of `sensors.filters.low_pass_noise`, averaged over the band.
@@ -91,13 +95,13 @@ def _left(bandwidth: float, hz: float) -> float:
     return float(np.mean((1 - decay) ** 2 / (1 - 2 * decay * np.cos(turns) + decay**2)))
 
 
-def _servo(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
+def _find_servo_parameter(kind: str, quantity: str, nominal: Mapping[str, float]) -> str | None:
     """Return the parameter of the servos' feedback; their signals do not name the device, and a twin has only one."""
     wanted = find_quantities("sensor", f"{_SERVO[kind]}{quantity}")
     return next((name for name in nominal if find_kind(name) in wanted), None)
 
 
-def _name(kind: str, device: str, column: str, quantity: str) -> str | None:
+def _find_parameter(kind: str, device: str, column: str, quantity: str) -> str | None:
     """Return the parameter of the noise or the counts of a channel."""
     if quantity not in ("noise", "step"):
         return None
@@ -176,14 +180,14 @@ class SensorGap:
     lacking: tuple[str, ...] = ()
 
     @property
-    def found(self) -> tuple[SensorDifference, ...]:
+    def significant_differences(self) -> tuple[SensorDifference, ...]:
         """Differences beyond chance, the smallest p-value first."""
         return tuple(sorted((row for row in self.differences if row.differs), key=lambda row: row.p_value))
 
     def headline(self) -> list[HeadlineMetric]:
         """Return the share of metrics that differ, and every difference by quantity and channel."""
         tested = [row for row in self.differences if not math.isnan(row.p_value)]
-        share = len(self.found) / len(tested) if tested else math.nan
+        share = len(self.significant_differences) / len(tested) if tested else math.nan
         rows = [
             HeadlineMetric(
                 name="sensors_differ",
@@ -243,21 +247,24 @@ def measure_sensors(
                 f"The {name} log has {len(log)} episode{'' if len(log) == 1 else 's'}; a comparison of sensors needs "
                 f"at least {_LEAST_EPISODES} of each. Record more, or cut a long recording into episodes."
             )
-    pairs, lacking = matched(real, sim, same or {})
+    pairs, lacking = match_channels(real, sim, same or {})
     nominal = nominal or {}
     figures: dict[str, tuple[EpisodeMetrics, EpisodeMetrics]] = {}
     rows: list[SensorDifference] = []
     bands: list[BandDifference] = []
     for ours, theirs in pairs:
-        highest = 0.5 * min(rate(ours), rate(theirs))
+        highest = 0.5 * min(sampling_rate(ours), sampling_rate(theirs))
         if math.isnan(highest):
             raise LogError(f"No episode has enough readings of {ours.name} in both logs. Give longer episodes.")
-        both = episode_figures(ours, highest=highest), episode_figures(theirs, highest=highest)
+        both = compute_episode_metrics(ours, highest=highest), compute_episode_metrics(theirs, highest=highest)
         figures[ours.name] = both
-        rows += [*_differences(ours, theirs.name, both, nominal, level), _step(ours, theirs, both, nominal, level)]
-        bands += _bands(ours, both, highest, level)
+        rows += [
+            *_compare_metrics(ours, theirs.name, both, nominal, level),
+            _compare_steps(ours, theirs, both, nominal, level),
+        ]
+        bands += _compare_bands(ours, both, highest, level)
     return SensorGap(
-        differences=tuple(_corrected(rows)),
+        differences=tuple(_correct_p_values(rows)),
         bands=tuple(bands),
         figures=figures,
         units={ours.name: ours.unit for ours, _ in pairs},
@@ -266,7 +273,7 @@ def measure_sensors(
     )
 
 
-def _differences(
+def _compare_metrics(
     channel: SensorChannel,
     simulated: str,
     both: tuple[EpisodeMetrics, EpisodeMetrics],
@@ -300,13 +307,13 @@ def _differences(
                 sim=means[1],
                 difference=test.difference,
                 p_value=float(test.p_value),
-                remedy=remedy(simulated, quantity, real=means[0], sim=means[1], hz=both[1].hz, nominal=nominal),
+                remedy=find_remedy(simulated, quantity, real=means[0], sim=means[1], hz=both[1].hz, nominal=nominal),
             )
         )
     return rows
 
 
-def _step(
+def _compare_steps(
     ours: SensorChannel,
     theirs: SensorChannel,
     both: tuple[EpisodeMetrics, EpisodeMetrics],
@@ -321,7 +328,7 @@ def _step(
     if real and sim:
         alike = math.isclose(real, sim, rel_tol=0.01)  # the accuracy of steps in float32 columns
     elif real or sim:
-        alike = on_grid(np.concatenate((theirs if real else ours).values), real or sim)
+        alike = is_on_grid(np.concatenate((theirs if real else ours).values), real or sim)
     else:
         alike = True
     estimate = 0.0 if alike else real - sim
@@ -333,12 +340,12 @@ def _step(
         sim=sim,
         difference=Interval.of(estimate, estimate, estimate, level=level, method="exact, not estimated"),
         p_value=1.0 if alike else 0.0,
-        remedy=remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
+        remedy=find_remedy(theirs.name, "step", real=real, sim=sim, hz=both[1].hz, nominal=nominal),
         reason="" if real or sim else "neither log shows counts",
     )
 
 
-def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
+def _correct_p_values(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
     """Return the rows with p-values by Holm, and a remedy only if they differ."""
     tested = [i for i, row in enumerate(rows) if not math.isnan(row.p_value)]
     adjusted = dict(zip(tested, holm([rows[i].p_value for i in tested]) if tested else [], strict=True))
@@ -346,12 +353,14 @@ def _corrected(rows: Sequence[SensorDifference]) -> list[SensorDifference]:
     return [row if row.differs else replace(row, remedy=None) for row in made]
 
 
-def _bands(
+def _compare_bands(
     channel: SensorChannel, both: tuple[EpisodeMetrics, EpisodeMetrics], highest: float, level: float
 ) -> list[BandDifference]:
     """Return the levels of the octaves below ``highest``, in dB."""
-    edges = octaves(highest / 2.0**_OCTAVES, highest)
-    levels = [np.array([_levels(found, edges) for found in figures.spectra if found is not None]) for figures in both]
+    edges = octave_edges(highest / 2.0**_OCTAVES, highest)
+    levels = [
+        np.array([_compute_levels(found, edges) for found in figures.spectra if found is not None]) for figures in both
+    ]
     if min(len(table) for table in levels) < _LEAST_EPISODES:
         return []
     known = np.isfinite(np.concatenate(levels)).all(axis=0)
@@ -371,7 +380,7 @@ def _bands(
     ]
 
 
-def _levels(found: Spectrum, edges: Array) -> list[float]:
+def _compute_levels(found: Spectrum, edges: Array) -> list[float]:
     """Return the levels of one episode's spectrum in dB; NaN for a band without a line or without power."""
-    densities = [found.level(low, high) for low, high in itertools.pairwise(edges)]
+    densities = [found.mean_density(low, high) for low, high in itertools.pairwise(edges)]
     return [10.0 * math.log10(value) if value > 0 else math.nan for value in densities]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.gap.sensors.channels import SensorChannel
-from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, quantum, spectrum
+from twinloop.stats import AllanCurve, Spectrum, allan_curve, following_lag, quantization_step, spectrum
 
 Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ class EpisodeMetrics:
     hz: float
 
 
-def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics:
+def compute_episode_metrics(channel: SensorChannel, *, highest: float) -> EpisodeMetrics:
     """Return all metrics of one channel.
 
     Args:
@@ -49,7 +49,7 @@ def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics
         highest: upper end in Hz of the band that this log and the compared log have in common.
     """
     count = len(channel.values)
-    step = quantum(np.concatenate(channel.values)) or 0.0
+    step = quantization_step(np.concatenate(channel.values)) or 0.0
     values = {n: np.full(count, np.nan) for n in ("period", "jitter", "missing", "repeated", "lag", "noise")}
     spectra: list[Spectrum | None] = []
     for episode in range(count):
@@ -57,25 +57,25 @@ def episode_figures(channel: SensorChannel, *, highest: float) -> EpisodeMetrics
         if len(time) < _FEWEST:
             spectra.append(None)
             continue
-        steady, hz = _steady(time, readings)
+        steady, hz = _resample_evenly(time, readings)
         found = spectrum(steady, hz)
         spectra.append(found)
-        values["period"][episode], values["jitter"][episode], values["missing"][episode] = _clock(time)
-        values["repeated"][episode] = _repeated(readings, step)
-        values["lag"][episode] = _lag(channel, episode)
-        density = found.level(_UPPER_HALF * highest, highest * (1 + 1e-9))
+        values["period"][episode], values["jitter"][episode], values["missing"][episode] = _measure_clock(time)
+        values["repeated"][episode] = _repeated_fraction(readings, step)
+        values["lag"][episode] = _estimate_lag(channel, episode)
+        density = found.mean_density(_UPPER_HALF * highest, highest * (1 + 1e-9))
         values["noise"][episode] = np.sqrt(density * hz / 2.0)
     hz = 1.0 / float(np.nanmedian(values["period"])) if np.isfinite(values["period"]).any() else float("nan")
-    return EpisodeMetrics(values=values, spectra=tuple(spectra), step=step, allan=_allan(channel), hz=hz)
+    return EpisodeMetrics(values=values, spectra=tuple(spectra), step=step, allan=_compute_allan(channel), hz=hz)
 
 
-def rate(channel: SensorChannel) -> float:
+def sampling_rate(channel: SensorChannel) -> float:
     """Return the median number of samples per second; NaN if no episode has enough samples."""
     steps = [float(np.median(np.diff(time))) for time in channel.time if len(time) >= _FEWEST]
     return 1.0 / float(np.median(steps)) if steps else float("nan")
 
 
-def _clock(time: Array) -> tuple[float, float, float]:
+def _measure_clock(time: Array) -> tuple[float, float, float]:
     """Return the period, the jitter, and the fraction of missing samples."""
     steps = np.diff(time)
     period = float(np.median(steps))
@@ -85,7 +85,7 @@ def _clock(time: Array) -> tuple[float, float, float]:
     return period, jitter if jitter > _ROUND_OFF * period else 0.0, absent / (len(time) + absent)
 
 
-def _repeated(readings: Array, step: float) -> float:
+def _repeated_fraction(readings: Array, step: float) -> float:
     """Return the fraction of samples in motion that equal the previous one; NaN without motion."""
     size = np.abs(np.diff(readings))
     grain = step or (float(size[size > 0].min()) if (size > 0).any() else 0.0)
@@ -94,30 +94,30 @@ def _repeated(readings: Array, step: float) -> float:
     return float(np.mean(size[moving] == 0)) if grain and moving.any() else float("nan")
 
 
-def _steady(time: Array, readings: Array) -> tuple[Array, float]:
+def _resample_evenly(time: Array, readings: Array) -> tuple[Array, float]:
     """Return the readings at equally spaced times, and their number per second."""
     period = float(np.median(np.diff(time)))
     even = np.arange(time[0], time[-1] + 0.5 * period, period)
     return np.interp(even, time, readings), 1.0 / period
 
 
-def _lag(channel: SensorChannel, episode: int) -> float:
+def _estimate_lag(channel: SensorChannel, episode: int) -> float:
     """Return the lag of the channel's slope behind its leader's, in s; NaN without leader or with a low correlation."""
     leader, time = channel.leader[episode], channel.time[episode]
     if leader is None:
         return float("nan")
-    following, hz = _steady(time, channel.values[episode])
-    leading, _ = _steady(time, leader)
+    following, hz = _resample_evenly(time, channel.values[episode])
+    leading, _ = _resample_evenly(time, leader)
     lag, correlation = following_lag(np.diff(leading), np.diff(following), longest=_LONGEST_LAG * hz)
     return lag / hz if correlation >= _LEAST_CORRELATION else float("nan")
 
 
-def _allan(channel: SensorChannel) -> AllanCurve | None:
+def _compute_allan(channel: SensorChannel) -> AllanCurve | None:
     """Return the Allan deviation of the longest part at rest."""
     stretches = [(rows[1] - rows[0], episode) for episode, rows in enumerate(channel.rest) if rows is not None]
     length, episode = max(stretches, default=(0, 0))
     if length < _LEAST_REST:
         return None
     first, last = channel.rest[episode] or (0, 0)
-    readings, hz = _steady(channel.time[episode][first:last], channel.values[episode][first:last])
+    readings, hz = _resample_evenly(channel.time[episode][first:last], channel.values[episode][first:last])
     return allan_curve(readings, 1.0 / hz) if np.ptp(readings) > 0 else None

@@ -27,7 +27,7 @@ class MatchedClips:
     notes: tuple[str, ...]
 
 
-def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> MatchedClips:
+def match_clips(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> MatchedClips:
     """Cut both sets into clips of the same channels, in the same units, at the same rate.
 
     Positions are in rad or m if every episode has units that convert to SI, otherwise in the logs' unit if it is the
@@ -42,19 +42,19 @@ def match(real: Sequence[Episode], sim: Sequence[Episode], *, clip_s: float) -> 
     for name, episodes in (("real", real), ("simulated", sim)):
         if not episodes:
             raise LogError(f"There is no {name} episode to compare. Give at least four.")
-    channels, notes = _channels(real, sim)
-    _same_command(real, sim)
-    si = _to_si(real, sim, channels, notes)
-    rate, (real, sim) = _one_rate(real, sim, notes)
+    channels, notes = _match_channels(real, sim)
+    _require_same_command(real, sim)
+    si = _can_convert_to_si(real, sim, channels, notes)
+    rate, (real, sim) = _match_rates(real, sim, notes)
     sides = []
     for episodes in (real, sim):
-        maps = [only_channels(episode.units, channels) if si else None for episode in episodes]
+        maps = [select_units(episode.units, channels) if si else None for episode in episodes]
         ordered = [select_channels(episode, channels) for episode in episodes]
         sides.append(cut_clips(ordered, maps, rate_hz=rate, clip_s=clip_s, names=channels))
     return MatchedClips(real=sides[0], sim=sides[1], notes=tuple(notes))
 
 
-def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str], list[str]]:
+def _match_channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str], list[str]]:
     mine, theirs = (
         [name for name in episodes[0].joints if all(name in e.joints for e in episodes)] for episodes in (real, sim)
     )
@@ -62,16 +62,17 @@ def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str
         if not names:
             raise LogError(
                 f"The {which} log has no joint that is in all its episodes, and only joints are compared (its signals: "
-                f"{_listed(list(episodes[0].signals))}). Measure such a log with 'twinloop gap dynamics'."
+                f"{_format_names(list(episodes[0].signals))}). Measure such a log with 'twinloop gap dynamics'."
             )
     common = [name for name in mine if name in theirs]
     if not common:
         raise LogError(
-            f"The real log has {_listed(mine)}, the simulated one {_listed(theirs)}: no channel in common. Give the "
+            f"The real log has {_format_names(mine)}, the simulated one {_format_names(theirs)}: no channel in "
+            "common. Give the "
             "columns the same names (--joints)."
         )
     notes = [
-        f"Left out, because only the {name} set has it: {_listed(alone)}."
+        f"Left out, because only the {name} set has it: {_format_names(alone)}."
         for name, alone in (
             ("real", [n for n in mine if n not in common]),
             ("simulated", [n for n in theirs if n not in common]),
@@ -81,18 +82,21 @@ def _channels(real: Sequence[Episode], sim: Sequence[Episode]) -> tuple[list[str
     return common, notes
 
 
-def _same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> None:
+def _require_same_command(real: Sequence[Episode], sim: Sequence[Episode]) -> None:
     kinds = [sorted({episode.command for episode in episodes}) for episodes in (real, sim)]
     if len(kinds[0]) > 1 or kinds[0] != kinds[1]:
         raise LogError(
-            f"Commands are {_listed(kinds[0])} in the real log and {_listed(kinds[1])} in the simulated one. Compare "
+            f"Commands are {_format_names(kinds[0])} in the real log and {_format_names(kinds[1])} in the simulated "
+            "one. Compare "
             "logs of one kind of command."
         )
 
 
-def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]) -> bool:
+def _can_convert_to_si(
+    real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[str], notes: list[str]
+) -> bool:
     """Return whether both sets can be read in SI; if not, their units must be the same."""
-    maps = [only_channels(episode.units, channels) for episode in (*real, *sim)]
+    maps = [select_units(episode.units, channels) for episode in (*real, *sim)]
     if all(map_.known for map_ in maps):
         return True
     for column, channel in enumerate(channels):
@@ -100,25 +104,26 @@ def _to_si(real: Sequence[Episode], sim: Sequence[Episode], channels: Sequence[s
         mine, theirs = set(units[: len(real)]), set(units[len(real) :])
         if len(mine | theirs) > 1:
             raise UnitsError(
-                f"{channel} is in {_listed(sorted(mine))} in the real log and in {_listed(sorted(theirs))} in the "
+                f"{channel} is in {_format_names(sorted(mine))} in the real log and in "
+                f"{_format_names(sorted(theirs))} in the "
                 "simulated one, and not every log's unit can be converted to SI. Give the calibration (--calibration), "
                 "or a twin whose joint ranges replace it (--ranges)."
             )
     own = [f"{unit.joint} in {unit.unit}" for unit in maps[0].joints]
     notes.append(
-        f"Compared in the logs' units (u: {_listed(own)}), which mean the same only with the same calibration."
+        f"Compared in the logs' units (u: {_format_names(own)}), which mean the same only with the same calibration."
     )
     return False
 
 
-def _one_rate(
+def _match_rates(
     real: Sequence[Episode], sim: Sequence[Episode], notes: list[str]
 ) -> tuple[float, tuple[Sequence[Episode], Sequence[Episode]]]:
-    rates = [float(np.median([_rate(episode) for episode in episodes])) for episodes in (real, sim)]
+    rates = [float(np.median([_compute_rate(episode) for episode in episodes])) for episodes in (real, sim)]
     slower = min(rates)
     made = []
     for name, episodes, rate in zip(("real", "simulated"), (real, sim), rates, strict=True):
-        if all(even(episode, slower) for episode in episodes):
+        if all(has_even_rate(episode, slower) for episode in episodes):
             made.append(episodes)
             continue
         made.append([piece for episode in episodes for piece in resample(episode, slower)])
@@ -126,18 +131,18 @@ def _one_rate(
     return slower, (made[0], made[1])
 
 
-def _rate(episode: Episode) -> float:
+def _compute_rate(episode: Episode) -> float:
     if len(episode) < 2:
         raise LogError(f"Episode {episode.index} of {episode.origin or 'the log'} has a single frame. Leave it out.")
     return (len(episode) - 1) / float(episode.time[-1] - episode.time[0])
 
 
-def even(episode: Episode, rate: float) -> bool:
+def has_even_rate(episode: Episode, rate: float) -> bool:
     """Return whether the frames have the given rate and none is missing."""
-    return abs(_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
+    return abs(_compute_rate(episode) / rate - 1) <= _SAME_RATE and float(np.diff(episode.time).max()) * rate < 1.5
 
 
-def only_channels(units: UnitMap, channels: Sequence[str]) -> UnitMap:
+def select_units(units: UnitMap, channels: Sequence[str]) -> UnitMap:
     """Return the unit map of some channels, in the given order."""
     by_name = {unit.joint: unit for unit in units.joints}
     return UnitMap(joints=tuple(by_name[name] for name in channels), source=units.source)
@@ -150,18 +155,18 @@ def select_channels(episode: Episode, channels: Sequence[str]) -> Episode:
     columns = [episode.joints.index(name) for name in channels]
     return replace(
         episode,
-        units=only_channels(episode.units, channels),
+        units=select_units(episode.units, channels),
         action=episode.action[:, columns],
         state=episode.state[:, columns],
         signals={},
     )
 
 
-def _listed(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     return ", ".join(names) or "nothing"
 
 
-def refuse_clip(clip_s: float) -> None:
+def require_positive_length(clip_s: float) -> None:
     """Raise an error if the clip length is not a positive number.
 
     Raises:
@@ -171,7 +176,7 @@ def refuse_clip(clip_s: float) -> None:
         raise InputError(f"Clips of {clip_s:g} s are not possible. Give a positive length in seconds, such as 2.")
 
 
-def refuse_draws(draws: int, level: float) -> None:
+def require_enough_draws(draws: int, level: float) -> None:
     """Raise an error if the relabellings are too few for a p-value of 1 − ``level`` or less.
 
     Raises:
@@ -186,7 +191,7 @@ def refuse_draws(draws: int, level: float) -> None:
         )
 
 
-def refuse_few(clips: ClipArrays, neighbours: int, *, side: str) -> None:
+def require_enough_clips(clips: ClipArrays, neighbours: int, *, side: str) -> None:
     """Raise an error if a clip has fewer than ``neighbours`` clips in other episodes.
 
     Raises:

@@ -15,7 +15,12 @@ import numpy as np
 
 from twinloop.core.records import Episode
 from twinloop.encoders.trajectory import Array, ClipFeature, trajectory_features
-from twinloop.gap.trajectories.match import match, refuse_clip, refuse_draws, refuse_few
+from twinloop.gap.trajectories.match import (
+    match_clips,
+    require_enough_clips,
+    require_enough_draws,
+    require_positive_length,
+)
 from twinloop.stats import (
     ClassifierTest,
     ColumnDistances,
@@ -117,11 +122,11 @@ def measure_states(
         InputError: too few episodes for a test at this level, or too few relabellings; the message has the needed
             number.
     """
-    refuse_clip(clip_s)
-    refuse_draws(draws, level)
-    matched = match(real, sim, clip_s=clip_s)
+    require_positive_length(clip_s)
+    require_enough_draws(draws, level)
+    matched = match_clips(real, sim, clip_s=clip_s)
     for side, clips in zip(sides, (matched.real, matched.sim), strict=True):
-        refuse_few(clips, _NEIGHBOUR, side=side)
+        require_enough_clips(clips, _NEIGHBOUR, side=side)
     features, real_rows, sim_rows = trajectory_features(matched.real, matched.sim)
     keys: dict[str, Any] = {
         "real_clusters": matched.real.clusters,
@@ -134,8 +139,8 @@ def measure_states(
     if paired and real_rows.shape == sim_rows.shape:  # a replay that differs only by round-off is the same motion
         sim_rows = np.where(np.abs(sim_rows - real_rows) <= _ROUND_OFF * scaled.sd, real_rows, sim_rows)
     a, b = scaled(real_rows), scaled(sim_rows)
-    by_channel = _parts(a, b, features, lambda feature: feature.channel, tests)
-    by_family = _parts(a, b, features, lambda feature: feature.family, tests)
+    by_channel = _classify_groups(a, b, features, lambda feature: feature.channel, tests)
+    by_family = _classify_groups(a, b, features, lambda feature: feature.family, tests)
     return StatesGap(
         features=features,
         scale=scaled.sd,
@@ -145,8 +150,8 @@ def measure_states(
         classifier=classifier_test(a, b, columns=[f.name for f in features], **tests),
         by_channel=by_channel,
         by_family=by_family,
-        p_channel=_adjusted(by_channel),
-        p_family=_adjusted(by_family),
+        p_channel=_adjust_p_values(by_channel),
+        p_family=_adjust_p_values(by_family),
         neighbours=precision_recall_density_coverage(a, b, k=_NEIGHBOUR, draws=min(draws, 99), **keys),
         real_rows=real_rows,
         sim_rows=sim_rows,
@@ -161,7 +166,7 @@ def measure_states(
     )
 
 
-def _parts(
+def _classify_groups(
     real: Array,
     sim: Array,
     features: Sequence[ClipFeature],
@@ -177,7 +182,7 @@ def _parts(
     return found
 
 
-def _adjusted(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
+def _adjust_p_values(tests: Mapping[str, ClassifierTest]) -> dict[str, float]:
     p = [test.p_value for test in tests.values()]
     if np.isnan(p).any():
         return dict.fromkeys(tests, float("nan"))
@@ -189,7 +194,7 @@ _FACTOR = 1.5  # larger ratios are reported as a factor
 _LEVELS = ("position_mean", "command_mean", "tracking_mean")  # their zero is arbitrary: no factor
 
 
-def verdict(gap: StatesGap) -> str:
+def format_verdict(gap: StatesGap) -> str:
     """Return one sentence: whether held-out clips can be distinguished, and by which channels."""
     auc = gap.classifier.auc
     figure = f"{float(auc.estimate):.2f} [{float(auc.low):.2f}, {float(auc.high):.2f}]"
@@ -217,7 +222,7 @@ def verdict(gap: StatesGap) -> str:
     return f"Clips can be distinguished: area under the curve {figure}, where 0.5 is chance ({p}).{which}"
 
 
-def findings(gap: StatesGap, most: int = _MOST) -> list[str]:
+def list_differences(gap: StatesGap, most: int = _MOST) -> list[str]:
     """Return a sentence for every feature that differs significantly, the largest difference for its spread first.
 
     Only features whose adjusted p-value is at most 1 − level; none without a test.
@@ -225,18 +230,18 @@ def findings(gap: StatesGap, most: int = _MOST) -> list[str]:
     table = gap.columns
     effect = table.distance.estimate / gap.scale
     rows = [i for i in np.argsort(-effect) if table.p_adjusted[i] <= 1 - gap.level]
-    return [_sentence(gap, int(i)) for i in rows[:most]]
+    return [_format_difference(gap, int(i)) for i in rows[:most]]
 
 
-def _sentence(gap: StatesGap, row: int) -> str:
+def _format_difference(gap: StatesGap, row: int) -> str:
     feature, table = gap.features[row], gap.columns
     unit = "" if feature.unit == "1" else f" {feature.unit}"
     moved, low, high = (float(getattr(table.distance, end)[row]) for end in ("estimate", "low", "high"))
     distance = f"W₁ {moved:.3g}{unit} [{low:.3g}, {high:.3g}], p = {table.p_adjusted[row]:.2g}"
-    return f"{feature.channel}: {feature.meaning} {_change(gap, row, unit)} ({distance})."
+    return f"{feature.channel}: {feature.meaning} {_format_change(gap, row, unit)} ({distance})."
 
 
-def _change(gap: StatesGap, row: int, unit: str) -> str:
+def _format_change(gap: StatesGap, row: int, unit: str) -> str:
     """Return how the simulated values differ: shifted, scaled, or with another spread."""
     there = "in simulation" if gap.sides[1] == "simulated" else f"in {gap.sides[1]}"
     real, sim = (float(rows[:, row].mean()) for rows in (gap.real_rows, gap.sim_rows))

@@ -15,17 +15,17 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from twinloop.core.seeds import generator
-from twinloop.dataset.media.pictures import Pictures
+from twinloop.dataset.media.images import Pictures
 from twinloop.gap.vision.develop import (
     BLUR,
     CameraResponse,
+    choose_exposure,
     colour_gains,
-    exposure_of,
     noise_variance,
-    redeveloped,
+    redevelop_images,
     sensor_values,
 )
-from twinloop.gap.vision.picture_statistics import NOISE_LEVELS, edge_spread, noise_levels
+from twinloop.gap.vision.image_statistics import NOISE_LEVELS, measure_edge_spread, measure_noise
 from twinloop.sensors.camera import sensor
 from twinloop.sensors.camera.tone import display_of_linear
 from twinloop.stats import welch_test
@@ -73,7 +73,10 @@ def fit_blur(
 
     def squares(square: float) -> Array:
         other = look.with_values(**{BLUR: np.sqrt(max(square, 0.0))})
-        found = np.array([edge_spread(redeveloped(p, source, other, seed=i)) for i, p in enumerate(pictures)]) ** 2
+        found = (
+            np.array([measure_edge_spread(redevelop_images(p, source, other, seed=i)) for i, p in enumerate(pictures)])
+            ** 2
+        )
         return found[np.isfinite(found)]
 
     start = look.blur**2
@@ -107,39 +110,41 @@ def fit_noise(
 
     In units of the sensor the variance is linear in the signal (`develop.noise_variance`): the slope is the squared
     noise scale times the conversion gain, the value at no light is the read noise. One parameter is returned if it
-    suffices. The arguments are those of `fit_blur`, except ``real``: `noise_levels` of each episode, ``(E, l)``.
+    suffices. The arguments are those of `fit_blur`, except ``real``: `measure_noise` of each episode, ``(E, l)``.
     """
     source = source or look
-    simulated = np.stack([noise_levels(redeveloped(p, source, look, seed=i)) for i, p in enumerate(pictures)])
+    simulated = np.stack([measure_noise(redevelop_images(p, source, look, seed=i)) for i, p in enumerate(pictures)])
     enough = [np.isfinite(rows).sum(axis=0) >= max(2, len(rows) // 2) for rows in (real, simulated)]
     bins = np.flatnonzero(enough[0] & enough[1])
     if not len(bins):
         return []
     real, simulated = real[:, bins], simulated[:, bins]
-    draws = _resampled(real) - _resampled(simulated)
+    draws = _bootstrap_means(real) - _bootstrap_means(simulated)
     spread = draws.std(axis=0)
     missing = np.nanmean(real, axis=0) - np.nanmean(simulated, axis=0)
     weights = 1.0 / (spread**2 + (_MODEL * missing) ** 2 + _LEAST_NOISE**2)
     whole, whole_draws = (weights @ missing / weights.sum(), draws @ weights / weights.sum())
-    low, high = stretched_percentile(whole_draws, *_counts(real, simulated), level=1 - _ALPHA)
+    low, high = stretched_percentile(whole_draws, *_count_episodes(real, simulated), level=1 - _ALPHA)
     if low <= 0.0 <= high or abs(whole) < _LEAST_NOISE:
         return []
     line = _NoiseLine(look, bins)
     yields = np.ones(len(bins))
-    solve = _chosen(line, missing, weights, yields)
+    solve = _choose_solver(line, missing, weights, yields)
     for _ in range(_ROUNDS):
-        changed = line.look(solve(missing, yields), stronger=True)
-        again = [noise_levels(redeveloped(p, source, changed, seed=i)) for i, p in enumerate(pictures)]
+        changed = line.with_noise(solve(missing, yields), stronger=True)
+        again = [measure_noise(redevelop_images(p, source, changed, seed=i)) for i, p in enumerate(pictures)]
         got = np.nanmean(np.stack(again)[:, bins], axis=0) - np.nanmean(simulated, axis=0)
         due = line.variance(changed) - line.variance(look)
         yields = np.where((got > 0.0) & (due > 0.0), np.clip(got / np.maximum(due, 1e-12), 0.05, 20.0), yields)
-        solve = _chosen(line, missing, weights, yields)
+        solve = _choose_solver(line, missing, weights, yields)
     values = solve(missing, yields)
     wrong = _MODEL * generator(0, "gap/vision/noise-model").standard_normal(len(draws))
     drawn = [solve(row, yields) for row in draws + wrong[:, None] * missing]
     fits = []
     for name, value in values.items():
-        low, high = stretched_percentile(np.array([row[name] for row in drawn]), *_counts(real, simulated), level=level)
+        low, high = stretched_percentile(
+            np.array([row[name] for row in drawn]), *_count_episodes(real, simulated), level=level
+        )
         ends = max(min(float(low), value), 0.0), max(float(high), value)
         fits.append(DetailFit(quantity=name, value=value, low=ends[0], high=ends[1]))
     return fits
@@ -160,7 +165,7 @@ class _NoiseLine:
         step = 1e-4
         rise = display_of_linear(balanced + step, model) - display_of_linear(balanced - step, model)
         self.steepness = (255.0 * rise / (2 * step) * colour_gains(model)[1]) ** 2
-        gain = exposure_of(model).gain
+        gain = choose_exposure(model).gain
         unit = gain / model.full_well
         self.per_electron = self.steepness * unit**2  # variance per squared electron
         self.electrons = self.read / unit
@@ -170,31 +175,31 @@ class _NoiseLine:
         """Return the noise variance of a camera with other noise parameters."""
         return noise_variance(self.read, look.model) * self.steepness
 
-    def look(self, values: dict[str, float], *, stronger: bool = False) -> CameraResponse:
+    def with_noise(self, values: dict[str, float], *, stronger: bool = False) -> CameraResponse:
         """Return the camera with other noise; ``stronger`` raises it to a minimum at which its effect is measurable."""
         if stronger:
             least = {"noise_scale": 0.3, "read_noise": 1.0}
             values = {n: max(value, 1.2 * self._look.value(n), least[n]) for n, value in values.items()}
         return self._look.with_values(**values)
 
-    def scale_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+    def fit_noise_scale(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Fit the noise scale alone; return its value and the remaining variance."""
         shape = self.per_electron * (self.electrons + self._look.model.read_noise**2 + self.other)
-        return self._one("noise_scale", shape, missing, weights)
+        return self._fit_one("noise_scale", shape, missing, weights)
 
-    def read_only(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+    def fit_read_noise(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Fit the read noise alone; return its value and the remaining variance."""
         shape = self.per_electron * self._look.model.noise_scale**2
-        return self._one("read_noise", shape, missing, weights)
+        return self._fit_one("read_noise", shape, missing, weights)
 
-    def _one(self, name: str, shape: Array, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+    def _fit_one(self, name: str, shape: Array, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Fit a parameter whose square adds ``shape`` to the variance; return its value and the remaining variance."""
         now = self._look.value(name) ** 2
         slope = float(np.sum(weights * shape * missing) / np.sum(weights * shape * shape))
         square = max(now + slope, 0.0)
         return {name: square**0.5}, missing - (square - now) * shape
 
-    def both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
+    def fit_both(self, missing: Array, weights: Array) -> tuple[dict[str, float], Array]:
         """Fit noise scale and read noise together; return their values and the remaining variance."""
         model = self._look.model
         whole = missing + model.noise_scale**2 * self.per_electron * (self.electrons + self.other + model.read_noise**2)
@@ -206,22 +211,22 @@ class _NoiseLine:
         return values, whole - shapes @ np.array([slope, height])
 
 
-def _chosen(line: _NoiseLine, missing: Array, weights: Array, yields: Array) -> Solver:
+def _choose_solver(line: _NoiseLine, missing: Array, weights: Array, yields: Array) -> Solver:
     """Choose how to fit the noise: with one parameter if that leaves little, otherwise with both."""
-    ways = [line.scale_only]
-    if line.variance(line.look({})).any():
-        ways.insert(0, line.read_only)
+    ways = [line.fit_noise_scale]
+    if line.variance(line.with_noise({})).any():
+        ways.insert(0, line.fit_read_noise)
     left = [float(np.sum(weights * way(missing / yields, weights * yields**2)[1] ** 2 * yields**2)) for way in ways]
     whole = float(np.sum(weights * missing**2))
     way = ways[int(np.argmin(left))]
     if min(left) > _ONE_LEFT * whole and len(missing) > 2:
-        both = line.both(missing / yields, weights * yields**2)[1]
+        both = line.fit_both(missing / yields, weights * yields**2)[1]
         if np.sum(weights * both**2 * yields**2) < 0.5 * min(left):
-            way = line.both
+            way = line.fit_both
     return lambda difference, seen: way(difference / seen, weights * seen**2)[0]
 
 
-def _resampled(rows: Array) -> Array:
+def _bootstrap_means(rows: Array) -> Array:
     """Return bootstrap means over episodes, ``(draws, l)``; levels without values in an episode are skipped."""
     there = np.isfinite(rows)
     weights = cluster_weights(len(rows), _DRAWS)
@@ -230,6 +235,6 @@ def _resampled(rows: Array) -> Array:
     return np.where(counts > 0, means, np.nanmean(rows, axis=0))
 
 
-def _counts(real: Array, simulated: Array) -> tuple[int, int]:
+def _count_episodes(real: Array, simulated: Array) -> tuple[int, int]:
     fewest = min(len(real), len(simulated))
     return fewest, fewest - 1

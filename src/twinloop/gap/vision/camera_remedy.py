@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from twinloop.core.plain import JsonRecord
-from twinloop.dataset.media.pictures import Pictures
+from twinloop.dataset.media.images import Pictures
 from twinloop.gap.vision.camera_detail import DetailFit, fit_blur, fit_noise
 from twinloop.gap.vision.camera_tone import ToneProblem
-from twinloop.gap.vision.develop import CameraResponse, redeveloped
-from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, picture_statistics, sampled_pixels
+from twinloop.gap.vision.develop import CameraResponse, redevelop_images
+from twinloop.gap.vision.image_statistics import ImageStatistics, PixelSample, compute_image_statistics, sample_pixels
 from twinloop.twin.quantities.sensing import SENSING
 
 UNITS = {quantity.quantity: quantity.unit for quantity in SENSING if quantity.device == "camera"}
@@ -73,7 +73,7 @@ def find_remedies(
         sensor: its name, used in parameter names.
         level: confidence level of the intervals.
     """
-    tone = ToneProblem(real, sim, pixels, look, level=level).select()
+    tone = ToneProblem(real, sim, pixels, look, level=level).select_parameters()
     found = [
         DetailFit(quantity=name, value=float(v), low=float(low), high=float(high))
         for name, v, low, high in zip(tone.names, tone.values, tone.low, tone.high, strict=True)
@@ -86,27 +86,27 @@ def find_remedies(
         sharp = coloured.with_values(blur=blur.value)
     noise = fit_noise(real.noise, kept, sharp, source=look, level=level)
     found += [row for row in noise if not row.low <= look.value(row.quantity) <= row.high]
-    return tuple(_remedy(row, look, sensor) for row in found)
+    return tuple(_build_remedy(row, look, sensor) for row in found)
 
 
-def remedied(look: CameraResponse, remedies: Sequence[CameraRemedy]) -> CameraResponse:
+def apply_remedies(look: CameraResponse, remedies: Sequence[CameraRemedy]) -> CameraResponse:
     """Return the camera with the values of the remedies."""
     return look.with_values(**{remedy.quantity: remedy.value for remedy in remedies})
 
 
-def statistics_of(pictures: Sequence[Pictures], *, seed: int = 0) -> ImageStatistics:
+def compute_statistics(pictures: Sequence[Pictures], *, seed: int = 0) -> ImageStatistics:
     """Return the statistics of episodes whose images are in memory."""
-    return ImageStatistics.joined(
-        picture_statistics(part, sampled_pixels(part, seed=seed + i)) for i, part in enumerate(pictures)
+    return ImageStatistics.join_episodes(
+        compute_image_statistics(part, sample_pixels(part, seed=seed + i)) for i, part in enumerate(pictures)
     )
 
 
-def developed_again(kept: Sequence[Pictures], old: CameraResponse, new: CameraResponse) -> list[Pictures]:
+def redevelop_episodes(kept: Sequence[Pictures], old: CameraResponse, new: CameraResponse) -> list[Pictures]:
     """Return images of episodes as a camera with other values would have delivered them."""
-    return [redeveloped(part, old, new, seed=i) for i, part in enumerate(kept)]
+    return [redevelop_images(part, old, new, seed=i) for i, part in enumerate(kept)]
 
 
-def _remedy(row: DetailFit, look: CameraResponse, sensor: str) -> CameraRemedy:
+def _build_remedy(row: DetailFit, look: CameraResponse, sensor: str) -> CameraRemedy:
     low, high = BOUNDS[row.quantity]
     value, *ends = (float(np.clip(number, low, high)) for number in (row.value, row.low, row.high))
     return CameraRemedy(

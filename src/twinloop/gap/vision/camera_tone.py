@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 from scipy.special import stdtr, stdtrit
 
-from twinloop.gap.vision.develop import CameraResponse, delivered, scaled, sensor_values
-from twinloop.gap.vision.picture_statistics import ImageStatistics, PixelSample, colour_statistics
+from twinloop.gap.vision.develop import CameraResponse, compute_display_values, scale_sensor_values, sensor_values
+from twinloop.gap.vision.image_statistics import ImageStatistics, PixelSample, compute_colour_statistics
 from twinloop.twin.quantities.sensing import CAMERA_SENSORS
 
 Array = NDArray[np.float64]
@@ -74,7 +74,10 @@ class ToneProblem:
         level: float = 0.95,
     ) -> None:
         self.look, self.level = look, level
-        self._rows = [_vector(real.levels, real.chroma, real.rings), _vector(sim.levels, sim.chroma, sim.rings)]
+        self._rows = [
+            _stack_statistics(real.levels, real.chroma, real.rings),
+            _stack_statistics(sim.levels, sim.chroma, sim.rings),
+        ]
         self._difference = self._rows[0].mean(axis=0) - self._rows[1].mean(axis=0)
         self._floor = np.full(self._difference.shape, _FLOOR)
         self._floor[-real.rings.shape[1] :] = _RING_FLOOR
@@ -83,56 +86,66 @@ class ToneProblem:
         chosen = np.unique(np.linspace(0, len(pixels) - 1, min(len(pixels), _EPISODES)).astype(np.intp))
         self._radius2 = np.stack([pixels[i].radius2 for i in chosen])
         self._values = sensor_values(np.stack([pixels[i].values for i in chosen]), look.model)
-        self._base = self._developed(look)
+        self._base = self._simulate_statistics(look)
         bounds = {q.quantity: (q.low, q.high) for q in CAMERA_SENSORS}
         self._bounds = {name: bounds[name] for name in CANDIDATES}
 
     @property
-    def whole(self) -> float:
+    def total_difference(self) -> float:
         """The squared difference before any change; each statistic is divided by its standard error."""
         return float(np.sum((self._difference / self._scale) ** 2))
 
-    def select(self) -> ToneFit:
+    def select_parameters(self) -> ToneFit:
         """Return the parameters worth changing, the one that explains most first, fitted together.
 
         Adding one parameter at a time can choose badly: contrast and brightness together imitate exposure and gamma.
         Therefore the sets from backward elimination are fitted too. The set with the smallest remainder is chosen; each
         parameter in it costs as much as it must explain.
         """
-        forward = self._forward()
-        sets = [forward, *(s for s in self._backward() if len(s) <= max(len(forward), 1) and set(s) != set(forward))]
+        forward = self._select_forward()
+        sets = [
+            forward,
+            *(s for s in self._eliminate_backward() if len(s) <= max(len(forward), 1) and set(s) != set(forward)),
+        ]
         fits = [(names, *self.fit(names)) for names in sets if names]
-        scored = sorted((cost / self.whole + _ENOUGH * len(names), i) for i, (names, _, cost) in enumerate(fits))
+        scored = sorted(
+            (cost / self.total_difference + _ENOUGH * len(names), i) for i, (names, _, cost) in enumerate(fits)
+        )
         for _, i in scored if forward else []:
             names, values, cost = fits[i]
-            fitted = self._limits(names, values, cost)
+            fitted = self._compute_intervals(names, values, cost)
             if np.all(fitted.p_values <= _ALPHA):
-                return self._ordered(fitted)
+                return self._sort_parameters(fitted)
         none = np.empty(0)
         return ToneFit(names=(), values=none, low=none, high=none, p_values=none, explained=none, left=1.0)
 
-    def _forward(self) -> list[str]:
+    def _select_forward(self) -> list[str]:
         """Return the parameters that forward selection adds."""
         names: list[str] = []
-        left, start = self.whole, np.empty(0)
+        left, start = self.total_difference, np.empty(0)
         while len(names) < len(CANDIDATES):
             tried = []
             for name in (name for name in CANDIDATES if name not in names):
                 values, cost = self.fit([*names, name], np.append(start, self.look.value(name)))
                 tried.append((cost, name, values))
             cost, name, values = min(tried, key=lambda row: row[0])
-            if left - cost < _ENOUGH * self.whole or self._limits([*names, name], values, cost).p_values[-1] > _ALPHA:
+            if (
+                left - cost < _ENOUGH * self.total_difference
+                or self._compute_intervals([*names, name], values, cost).p_values[-1] > _ALPHA
+            ):
                 break
             names.append(name)
             left, start = cost, values
         return names
 
-    def _backward(self) -> list[list[str]]:
+    def _eliminate_backward(self) -> list[list[str]]:
         """Return the parameter sets of backward elimination, in which slopes select the least important parameter."""
         names = list(CANDIDATES)
         values, _ = self.fit(names)
-        slope, sets = self._slope(names, values), []
-        target = slope @ (values - np.array([self.look.value(name) for name in names])) - self._residual(names, values)
+        slope, sets = self._compute_slopes(names, values), []
+        target = slope @ (values - np.array([self.look.value(name) for name in names])) - self._compute_residual(
+            names, values
+        )
         while len(names) > 1:
             step = np.linalg.lstsq(slope, target, rcond=None)[0]
             cost = step**2 / np.maximum(np.diag(np.linalg.pinv(slope.T @ slope)), 1e-12)
@@ -141,13 +154,15 @@ class ToneProblem:
             sets.append(names)
         return sets
 
-    def _ordered(self, fitted: ToneFit) -> ToneFit:
+    def _sort_parameters(self, fitted: ToneFit) -> ToneFit:
         """Sort the parameters by the explained share that is lost without each."""
         count = len(fitted.names)
         missing = np.empty(count)
         for i in range(count):
             others = [*fitted.names[:i], *fitted.names[i + 1 :]]
-            missing[i] = (self.fit(others)[1] if others else self.whole) / self.whole - fitted.left
+            missing[i] = (
+                self.fit(others)[1] if others else self.total_difference
+            ) / self.total_difference - fitted.left
         order = np.argsort(-missing, kind="stable")
         rows = {name: getattr(fitted, name)[order] for name in ("values", "low", "high", "p_values")}
         names = tuple(fitted.names[i] for i in order)
@@ -160,17 +175,17 @@ class ToneProblem:
         margin = _CLOSE * (high - low)
         inside = np.clip(start, low + margin, high - margin)
         found = least_squares(
-            lambda values: self._residual(names, values), inside, bounds=(low, high), x_scale=0.1, max_nfev=12
+            lambda values: self._compute_residual(names, values), inside, bounds=(low, high), x_scale=0.1, max_nfev=12
         )
         return found.x, 2.0 * float(found.cost)
 
-    def _limits(self, names: Sequence[str], values: Array, cost: float) -> ToneFit:
+    def _compute_intervals(self, names: Sequence[str], values: Array, cost: float) -> ToneFit:
         """Return intervals over episodes by the delta method: θ changes by A per unit of the statistics' means.
 
         A = (JᵀWJ)⁻¹JᵀW, with the degrees of freedom of Welch and Satterthwaite for two groups of episodes. The error
         of rounding is added as one error that all statistics share.
         """
-        gain = np.linalg.pinv(self._slope(names, values))
+        gain = np.linalg.pinv(self._compute_slopes(names, values))
         parts = np.stack(
             [np.einsum("ps,st,pt->p", gain / self._scale, part, gain / self._scale) for part in self._parts]
         )
@@ -187,26 +202,30 @@ class ToneProblem:
             high=values + reach,
             p_values=2.0 * stdtr(freedom, -np.abs(change) / np.maximum(error, 1e-12)),
             explained=np.zeros(len(names)),
-            left=cost / max(self.whole, 1e-12),
+            left=cost / max(self.total_difference, 1e-12),
         )
 
-    def _slope(self, names: Sequence[str], values: Array) -> Array:
+    def _compute_slopes(self, names: Sequence[str], values: Array) -> Array:
         """Return the slopes of the weighted statistics, ``(s, p)``."""
         steps = _STEP * np.eye(len(names))
-        moved = [self._residual(names, values + row) - self._residual(names, values - row) for row in steps]
+        moved = [
+            self._compute_residual(names, values + row) - self._compute_residual(names, values - row) for row in steps
+        ]
         return np.stack(moved, axis=1) / (2 * _STEP)
 
-    def _residual(self, names: Sequence[str], values: Array) -> Array:
+    def _compute_residual(self, names: Sequence[str], values: Array) -> Array:
         look = self.look.with_values(**dict(zip(names, values.tolist(), strict=True)))
-        return (self._developed(look) - self._base - self._difference) / self._scale
+        return (self._simulate_statistics(look) - self._base - self._difference) / self._scale
 
-    def _developed(self, look: CameraResponse) -> Array:
+    def _simulate_statistics(self, look: CameraResponse) -> Array:
         """Return the mean statistics of the pixels as another camera delivers them."""
-        shown = delivered(scaled(self._values, self._radius2, self.look.model, look.model), look.model)
-        levels, chroma, rings, _ = colour_statistics(shown)
-        return _vector(levels, chroma, rings).mean(axis=0)
+        shown = compute_display_values(
+            scale_sensor_values(self._values, self._radius2, self.look.model, look.model), look.model
+        )
+        levels, chroma, rings, _ = compute_colour_statistics(shown)
+        return _stack_statistics(levels, chroma, rings).mean(axis=0)
 
 
-def _vector(levels: Array, chroma: Array, rings: Array) -> Array:
+def _stack_statistics(levels: Array, chroma: Array, rings: Array) -> Array:
     """Return the statistics as one row per episode, ``(E, s)``."""
     return np.concatenate([levels.reshape(len(levels), -1), chroma, rings], axis=1)

@@ -15,11 +15,11 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from twinloop.core.seeds import generator
-from twinloop.dataset.media.pictures import Pictures
+from twinloop.dataset.media.images import Pictures
 from twinloop.sensors.camera import CameraModel, sensor
-from twinloop.sensors.camera.colour import demosaic, mixing, pattern, responses
-from twinloop.sensors.camera.exposure import CaptureExposure, manual
-from twinloop.sensors.camera.shading import falloff_at, radius_squared
+from twinloop.sensors.camera.colour import compute_mixing_matrix, demosaic, filter_colours, responses
+from twinloop.sensors.camera.exposure import CaptureExposure, manual_exposure
+from twinloop.sensors.camera.shading import radius_squared, vignetting_factors_at
 from twinloop.sensors.camera.tone import display_of_linear, linear_of_display
 
 Array = NDArray[np.float64]
@@ -47,13 +47,13 @@ class CameraResponse:
 def sensor_values(display: Array, model: CameraModel) -> Array:
     """Return linear balanced values before the colour matrix, 1 at white, from display values ``(…, 3)`` of 0 to 1."""
     linear = np.clip(linear_of_display(display, model), 0.0, 1.0)
-    matrix = mixing(model)
+    matrix = compute_mixing_matrix(model)
     if np.linalg.cond(matrix) > 1e3:  # an image without colours cannot be inverted
         return linear
     return np.clip(linear @ np.linalg.inv(matrix).T, 0.0, 1.0)
 
 
-def scaled(values: Array, radius2: Array, old: CameraModel, new: CameraModel) -> Array:
+def scale_sensor_values(values: Array, radius2: Array, old: CameraModel, new: CameraModel) -> Array:
     """Return sensor values at another exposure, white balance and shading; ``radius2`` is ρ² of each value ``(…)``."""
     return np.minimum(values * (light_factor(radius2, old, new)[..., None] * balance_factor(old, new)), 1.0)
 
@@ -61,7 +61,7 @@ def scaled(values: Array, radius2: Array, old: CameraModel, new: CameraModel) ->
 def light_factor(radius2: Array, old: CameraModel, new: CameraModel) -> Array:
     """Return the factor of exposure and shading on pixel values at squared radii ρ²."""
     stops = new.exposure_compensation - old.exposure_compensation
-    return 2.0**stops * falloff_at(radius2, new.vignetting) / falloff_at(radius2, old.vignetting)
+    return 2.0**stops * vignetting_factors_at(radius2, new.vignetting) / vignetting_factors_at(radius2, old.vignetting)
 
 
 def balance_factor(old: CameraModel, new: CameraModel) -> Array:
@@ -69,9 +69,9 @@ def balance_factor(old: CameraModel, new: CameraModel) -> Array:
     return colour_gains(new) / colour_gains(old)
 
 
-def delivered(values: Array, model: CameraModel) -> Array:
+def compute_display_values(values: Array, model: CameraModel) -> Array:
     """Return display values from 0 to 1 of sensor values ``(…, 3)``, before rounding."""
-    return display_of_linear(values @ mixing(model).T, model)
+    return display_of_linear(values @ compute_mixing_matrix(model).T, model)
 
 
 def noise_variance(values: Array, model: CameraModel) -> Array:
@@ -80,15 +80,15 @@ def noise_variance(values: Array, model: CameraModel) -> Array:
     The line of EMVA 1288 (`sensors.camera.sensor`): s² (λ + σ_read²) · (gain / full well)² with
     λ = value · full well / gain electrons. The gain of an automatic exposure is unknown and counts as 1.
     """
-    gain = exposure_of(model).gain
+    gain = choose_exposure(model).gain
     unit = gain / model.full_well
     electrons = np.maximum(values, 0.0) / unit
     return model.noise_scale**2 * (electrons + sensor.read_noise(model, gain) ** 2) * unit**2
 
 
-def exposure_of(model: CameraModel) -> CaptureExposure:
+def choose_exposure(model: CameraModel) -> CaptureExposure:
     """Return the exposure that is set by hand, or that of gain 1 if it is automatic."""
-    return CaptureExposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual(model)
+    return CaptureExposure(time=model.exposure_time, gain=1.0) if model.exposure == "auto" else manual_exposure(model)
 
 
 def colour_gains(model: CameraModel) -> Array:
@@ -96,29 +96,29 @@ def colour_gains(model: CameraModel) -> Array:
     return np.array([model.white_balance_red, 1.0, model.white_balance_blue]) / responses(model)
 
 
-def redeveloped(pictures: Pictures, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Pictures:
+def redevelop_images(pictures: Pictures, old: CameraResponse, new: CameraResponse, *, seed: int = 0) -> Pictures:
     """Return images ``(n, h, w, 3)`` of one camera as another camera would have delivered them."""
     factor = light_factor(radius_squared(*pictures.shape[1:3]), old.model, new.model)[..., None]
     made = np.empty_like(pictures)
     for number, picture in enumerate(pictures):
         rng = generator(seed, "gap/vision/noise", number)
-        values = _spread(sensor_values(picture / 255.0, old.model), new.blur**2 - old.blur**2, old.model, rng)
-        lacking = _lacking_noise(values / colour_gains(old.model), factor, old.model, new.model)
+        values = _change_blur(sensor_values(picture / 255.0, old.model), new.blur**2 - old.blur**2, old.model, rng)
+        lacking = _missing_noise_variance(values / colour_gains(old.model), factor, old.model, new.model)
         values = values * (factor * balance_factor(old.model, new.model))
         if lacking.any():
-            values = values + _noise(np.sqrt(lacking), new.model, rng)
-        made[number] = np.rint(255.0 * delivered(np.clip(values, 0.0, 1.0), new.model))
+            values = values + _draw_noise(np.sqrt(lacking), new.model, rng)
+        made[number] = np.rint(255.0 * compute_display_values(np.clip(values, 0.0, 1.0), new.model))
     return made
 
 
-def _lacking_noise(read: Array, factor: Array, old: CameraModel, new: CameraModel) -> Array:
+def _missing_noise_variance(read: Array, factor: Array, old: CameraModel, new: CameraModel) -> Array:
     """Return the noise variance that raw values ``(h, w, 3)`` lack after they are scaled by ``factor``; at least 0."""
     if old.noise_scale == new.noise_scale == 0.0:
         return np.zeros_like(read)
     return np.maximum(noise_variance(read * factor, new) - factor**2 * noise_variance(read, old), 0.0)
 
 
-def _spread(values: Array, square: float, model: CameraModel, rng: np.random.Generator) -> Array:
+def _change_blur(values: Array, square: float, model: CameraModel, rng: np.random.Generator) -> Array:
     """Return values ``(h, w, 3)`` with the squared blur changed by ``square`` px².
 
     Noise arises after the lens. Therefore the noise that a larger blur removes from the images is added again, per
@@ -129,26 +129,26 @@ def _spread(values: Array, square: float, model: CameraModel, rng: np.random.Gen
     # The discrete Gaussian of variance t passes exp(t (cos ω − 1)) of a frequency (`sensors.camera.blur`).
     down, across = (np.cos(np.pi * np.arange(side) / side) - 1.0 for side in values.shape[:2])
     passed = np.minimum(np.exp(square * (down[:, None] + across)), _MOST_SHARPENING)
-    spread = _filtered(values, passed)
+    spread = _filter_frequencies(values, passed)
     if square > 0.0 and model.noise_scale > 0.0:
-        lost = _noise(np.sqrt(noise_variance(spread / colour_gains(model), model)), model, rng)
-        spread = spread + _filtered(lost, np.sqrt(1.0 - passed**2))
+        lost = _draw_noise(np.sqrt(noise_variance(spread / colour_gains(model), model)), model, rng)
+        spread = spread + _filter_frequencies(lost, np.sqrt(1.0 - passed**2))
     return np.clip(spread, 0.0, 1.0)
 
 
-def _filtered(values: Array, passed: Array) -> Array:
+def _filter_frequencies(values: Array, passed: Array) -> Array:
     """Return mirrored values ``(h, w, 3)`` with their cosine transform multiplied by ``passed``, ``(h, w)``."""
     waves: Any = scipy.fft.dctn(values, axes=(0, 1))
     return np.asarray(scipy.fft.idctn(waves * passed[..., None], axes=(0, 1)))
 
 
-def _noise(spread: Array, model: CameraModel, rng: np.random.Generator) -> Array:
+def _draw_noise(spread: Array, model: CameraModel, rng: np.random.Generator) -> Array:
     """Return balanced and demosaicked noise whose standard deviation at the raw pixels is ``spread``, ``(h, w, 3)``."""
     spread = spread * colour_gains(model)
     if model.mosaic == "none":
         return spread * rng.standard_normal(spread.shape)
     plane = np.empty(spread.shape[:2])
-    for site, colour in enumerate(pattern(model.mosaic)):
+    for site, colour in enumerate(filter_colours(model.mosaic)):
         here = (slice(site // 2, None, 2), slice(site % 2, None, 2))
         plane[here] = spread[(*here, colour)]
     plane *= rng.standard_normal(plane.shape)

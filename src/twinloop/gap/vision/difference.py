@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.plain import JsonRecord
-from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import ImageEncoder
-from twinloop.gap.vision.camera_remedy import CameraRemedy, developed_again, remedied, statistics_of
+from twinloop.dataset.media.images import Pictures
+from twinloop.encoders.images import ImageEncoder
+from twinloop.gap.vision.camera_remedy import CameraRemedy, apply_remedies, compute_statistics, redevelop_episodes
 from twinloop.gap.vision.develop import CameraResponse
-from twinloop.gap.vision.picture_statistics import CHROMA_QUANTILES, ImageStatistics
-from twinloop.gap.vision.side import ImageSide
+from twinloop.gap.vision.image_statistics import CHROMA_QUANTILES, ImageStatistics
+from twinloop.gap.vision.image_summary import ImageSide
 from twinloop.stats import Interval, KernelDistance, holm, mmd, welch_test
 
 Array = NDArray[np.float64]
@@ -69,7 +69,7 @@ class ImageMetrics:
         return np.where(there.any(axis=0), sums / np.maximum(there.sum(axis=0), 1), np.nan)
 
 
-def figures_of(statistics: ImageStatistics) -> ImageMetrics:
+def compute_image_metrics(statistics: ImageStatistics) -> ImageMetrics:
     """Return the reported statistics, in the order of the names of `StatisticDifference`."""
     middle = int(np.searchsorted(CHROMA_QUANTILES, 0.5))
     there = np.isfinite(statistics.noise)
@@ -92,7 +92,7 @@ def compare_statistics(
     real: ImageStatistics, sim: ImageStatistics, *, level: float = 0.95
 ) -> tuple[StatisticDifference, ...]:
     """Compare every statistic by Welch's test, with Holm's correction over all."""
-    sides = figures_of(real), figures_of(sim)
+    sides = compute_image_metrics(real), compute_image_metrics(sim)
     rows, p_values = [], []
     for column, (name, (unit, _)) in enumerate(_STATISTICS.items()):
         one, two = (side.values[np.isfinite(side.values[:, column]), column] for side in sides)
@@ -145,40 +145,40 @@ class RemedyJudge:
         self._scale = distance.scale
         self._names = [row.name for row in differences]
         self._differs = np.array([row.p_value <= _ALPHA for row in differences])
-        self._target = figures_of(real.statistics).mean
+        self._target = compute_image_metrics(real.statistics).mean
         self._tells = distance.p_value <= 1.0 - distance.distance.level
         self._seen: dict[tuple[str, ...], tuple[float, Array]] = {}
-        self._base = self._effect([])
+        self._base = self._measure_effect([])
 
-    def ranked(self, remedies: Sequence[CameraRemedy]) -> tuple[CameraRemedy, ...]:
+    def rank_remedies(self, remedies: Sequence[CameraRemedy]) -> tuple[CameraRemedy, ...]:
         """Return the remedies with their effects, the largest share of MMD² first, without those that close nothing."""
-        judged = [self._judged(remedy, remedies) for remedy in remedies]
+        judged = [self._evaluate_remedy(remedy, remedies) for remedy in remedies]
         kept = [row for row in judged if row.closes or row.share >= _LEAST]
         if len(kept) < len(judged):
-            return self.ranked(kept)
+            return self.rank_remedies(kept)
         return tuple(sorted(kept, key=lambda row: (-row.share if math.isfinite(row.share) else 0.0, -len(row.closes))))
 
-    def left(self, remedies: Sequence[CameraRemedy]) -> float:
+    def remaining_share(self, remedies: Sequence[CameraRemedy]) -> float:
         """Return the part of MMD² that remains with all remedies; NaN without a gap beyond chance or without remedy."""
-        return self._effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
+        return self._measure_effect(remedies)[0] / self._base[0] if remedies and self._tells else math.nan
 
-    def after(
+    def apply_to_differences(
         self, differences: Sequence[StatisticDifference], remedies: Sequence[CameraRemedy]
     ) -> tuple[StatisticDifference, ...]:
         """Return the differences with their values after all remedies."""
-        _, left = self._effect(remedies)
+        _, left = self._measure_effect(remedies)
         return tuple(replace(row, remedied=float(value)) for row, value in zip(differences, left, strict=True))
 
-    def pictures(self, remedies: Sequence[CameraRemedy]) -> Sequence[Pictures]:
+    def remedied_images(self, remedies: Sequence[CameraRemedy]) -> Sequence[Pictures]:
         """Return the sampled images as the camera with the remedies delivers them."""
         kept = self._sim.kept
-        return developed_again(kept, self._look, remedied(self._look, remedies)) if remedies else kept
+        return redevelop_episodes(kept, self._look, apply_remedies(self._look, remedies)) if remedies else kept
 
-    def _judged(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
+    def _evaluate_remedy(self, remedy: CameraRemedy, remedies: Sequence[CameraRemedy]) -> CameraRemedy:
         """Return a remedy with the mean of its effect alone and its effect after the others (as Shapley's value)."""
         others = [other for other in remedies if other is not remedy]
         (alone, one), (without, two), (together, three) = (
-            self._effect(chosen) for chosen in ([remedy], others, remedies)
+            self._measure_effect(chosen) for chosen in ([remedy], others, remedies)
         )
         before = self._base[1]
         closes = (np.abs(one) < 0.5 * np.abs(before)) | (
@@ -188,16 +188,16 @@ class RemedyJudge:
         share = ((self._base[0] - alone) + (without - together)) / (2.0 * self._base[0]) if self._tells else math.nan
         return replace(remedy, closes=names, share=share)
 
-    def _effect(self, remedies: Sequence[CameraRemedy]) -> tuple[float, Array]:
+    def _measure_effect(self, remedies: Sequence[CameraRemedy]) -> tuple[float, Array]:
         """Return MMD² (NaN without a gap beyond chance) and real − simulated statistics ``(f,)``."""
         key = tuple(sorted(remedy.parameter for remedy in remedies))
         if key not in self._seen:
-            pictures = self.pictures(remedies)
-            figures = self._target - figures_of(statistics_of(pictures)).mean
-            self._seen[key] = (self._mmd(pictures) if self._tells else math.nan, figures)
+            pictures = self.remedied_images(remedies)
+            figures = self._target - compute_image_metrics(compute_statistics(pictures)).mean
+            self._seen[key] = (self._compute_mmd(pictures) if self._tells else math.nan, figures)
         return self._seen[key]
 
-    def _mmd(self, pictures: Sequence[Pictures]) -> float:
+    def _compute_mmd(self, pictures: Sequence[Pictures]) -> float:
         rows = [self._encoder.encode(part) for part in pictures]
         clusters = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
         found = mmd(

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import require_same_encoder
-from twinloop.dataset.media.pictures import Pictures
-from twinloop.encoders.pictures import ImageEncoder
+from twinloop.dataset.media.images import Pictures
+from twinloop.encoders.images import ImageEncoder
 from twinloop.gap.vision.camera_remedy import CameraRemedy, find_remedies
 from twinloop.gap.vision.develop import CameraResponse
 from twinloop.gap.vision.difference import MEANINGS, RemedyJudge, StatisticDifference, compare_statistics
-from twinloop.gap.vision.side import ImageSide, RegionScores, region_features, tell_regions
+from twinloop.gap.vision.image_summary import ImageSide, RegionScores, classify_regions, region_features
 from twinloop.stats import (
     ClassifierTest,
     KernelDistance,
@@ -121,7 +121,7 @@ def measure_vision(
     Raises:
         InputError: the encoders differ, the image sizes differ, or there are too few episodes for the tests.
     """
-    _require_alike(real, sim)
+    _require_comparable(real, sim)
     sides = {
         "real_clusters": real.embedding.clusters, "sim_clusters": sim.embedding.clusters, "level": level, "seed": seed,
     }  # fmt: skip
@@ -132,7 +132,7 @@ def measure_vision(
     differences = compare_statistics(real.statistics, sim.statistics, level=level)
     tests = {"draws": min(draws, _REGION_DRAWS), "level": level, "seed": seed}
     judge = RemedyJudge(real, sim, encoder, look, distance, differences)
-    remedies = judge.ranked(found)
+    remedies = judge.rank_remedies(found)
     return VisionGap(
         encoder=encoder.name,
         encoder_hash=encoder.hash,
@@ -143,28 +143,30 @@ def measure_vision(
         kid=kid(*rows, **sides, draws=draws),
         neighbours=precision_recall_density_coverage(*rows, **sides),
         classifier=classifier_test(*rows, **sides, draws=min(draws, 999)),
-        differences=judge.after(differences, remedies),
+        differences=judge.apply_to_differences(differences, remedies),
         remedies=remedies,
-        left=judge.left(remedies),
-        regions=_regions(real, sim.regions, sim.embedding.clusters, **tests),
-        regions_left=_regions(real, *_features(judge.pictures(remedies)), **tests) if remedies else None,
+        left=judge.remaining_share(remedies),
+        regions=_classify_regions(real, sim.regions, sim.embedding.clusters, **tests),
+        regions_left=_classify_regions(real, *_compute_features(judge.remedied_images(remedies)), **tests)
+        if remedies
+        else None,
     )
 
 
-def _features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+def _compute_features(pictures: Sequence[Pictures]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return the features of regions, and the episode of each image."""
     clusters = np.repeat(np.arange(len(pictures)), [len(part) for part in pictures])
     return np.concatenate([region_features(part) for part in pictures]), clusters
 
 
-def _regions(
+def _classify_regions(
     real: ImageSide, sim: NDArray[np.float32], clusters: NDArray[np.int64], *, draws: int, level: float, seed: int
 ) -> RegionScores:
     rows = real.regions.astype(np.float64), sim.astype(np.float64)
-    return tell_regions(*rows, real.embedding.clusters, clusters, draws=draws, level=level, seed=seed)
+    return classify_regions(*rows, real.embedding.clusters, clusters, draws=draws, level=level, seed=seed)
 
 
-def _require_alike(real: ImageSide, sim: ImageSide) -> None:
+def _require_comparable(real: ImageSide, sim: ImageSide) -> None:
     require_same_encoder(real.embedding, sim.embedding)
     if real.size != sim.size:
         (h, w), (other_h, other_w) = real.size, sim.size

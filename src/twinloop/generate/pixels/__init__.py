@@ -2,14 +2,14 @@
 
 from twinloop.generate.pixels.block import visual_model
 from twinloop.generate.pixels.dataset import check_render, render_dataset
-from twinloop.generate.pixels.source import StoredEpisode, episode_record, source_plan, stored_episode
+from twinloop.generate.pixels.source import StoredEpisode, load_source_plan, read_episode_record, read_stored_episode
 
 __all__ = [
     "StoredEpisode",
     "check_render",
-    "episode_record",
+    "load_source_plan",
+    "read_episode_record",
+    "read_stored_episode",
     "render_dataset",
-    "source_plan",
-    "stored_episode",
     "visual_model",
 ]

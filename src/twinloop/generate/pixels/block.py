@@ -15,13 +15,13 @@ import numpy as np
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.core.files import write_json
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.media.video import EncodedEpisode, EncodedVideo, FrameChunk, encode_pieces
 from twinloop.dataset.spec import CameraSpec
-from twinloop.generate.pixels.reuse import CachingRenderer, carry_samples, carry_videos
-from twinloop.generate.pixels.source import source_plan, stored_episode
+from twinloop.generate.pixels.reuse import CachingRenderer, copy_samples, copy_videos
+from twinloop.generate.pixels.source import load_source_plan, read_stored_episode
 from twinloop.generate.pixels.views import (
     CameraView,
     CleanView,
@@ -65,7 +65,7 @@ class RenderBlock:
     @property
     def plan(self) -> Plan:
         """Plan of the run that simulated the source."""
-        return source_plan(self.source)
+        return load_source_plan(self.source)
 
     @property
     def cameras(self) -> tuple[CameraSpec, ...]:
@@ -98,24 +98,24 @@ class RenderProgress:
 def render_block(job: RenderBlock, report: Callable[[Any], None]) -> RenderedBlock:
     """Render a block, or return the result that an earlier run has stored."""
     done = job.folder / _DONE
-    stored = _stored(done) if done.is_file() else None
+    stored = _load_stored_block(done) if done.is_file() else None
     if stored is not None:
         steps = DatasetReader(job.source).lengths[list(job.indices)].sum()
         report(RenderProgress(steps=int(steps), episode=job.indices[-1], rows=range(0)))
         return stored
-    videos = carry_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
+    videos = copy_videos(DatasetReader(job.source), job.indices, job.carried, job.folder)
     paths = {camera.name: job.folder / f"{camera.name}.mp4" for camera in job.cameras}
     files = TableFiles(job.folder)
-    with _own_renderer(job.renderer):
-        videos |= encode_pieces(_pieces(job, report, files), job.cameras, paths, fps=job.fps)
+    with _convert_renderer_errors(job.renderer):
+        videos |= encode_pieces(_render_chunks(job, report, files), job.cameras, paths, fps=job.fps)
     made = RenderedBlock(videos=videos, tables=files.close())
-    _store(done, made)
+    _store_result(done, made)
     shutil.rmtree(job.folder / "frames", ignore_errors=True)
     return made
 
 
 @contextmanager
-def _own_renderer(name: str) -> Iterator[None]:
+def _convert_renderer_errors(name: str) -> Iterator[None]:
     """Report the exception of a user's renderer with its place; built-in renderers are not expected to raise."""
     try:
         yield
@@ -125,11 +125,11 @@ def _own_renderer(name: str) -> Iterator[None]:
         if name in RENDERERS.builtin:
             raise
         raise TwinloopError(
-            f"The renderer {name} failed: {raised(error)}. Correct it; --resume keeps finished blocks."
+            f"The renderer {name} failed: {describe_error(error)}. Correct it; --resume keeps finished blocks."
         ) from error
 
 
-def _store(done: Path, made: RenderedBlock) -> None:
+def _store_result(done: Path, made: RenderedBlock) -> None:
     rows = {
         name: {
             "path": str(video.path),
@@ -143,7 +143,7 @@ def _store(done: Path, made: RenderedBlock) -> None:
     write_json(done, {"videos": rows, "tables": made.tables})
 
 
-def _stored(done: Path) -> RenderedBlock | None:
+def _load_stored_block(done: Path) -> RenderedBlock | None:
     """Return the block that an earlier run stored, or None if a file is missing."""
 
     def episode(row: Mapping[str, Any]) -> EncodedEpisode:
@@ -162,16 +162,16 @@ def _stored(done: Path) -> RenderedBlock | None:
     return RenderedBlock(videos=videos, tables=tables) if all(path.is_file() for path in made) else None
 
 
-def _pieces(job: RenderBlock, report: Callable[[Any], None], files: TableFiles) -> Iterator[FrameChunk]:
-    reader, model, size = DatasetReader(job.source), visual_model(job.source), _piece(job)
+def _render_chunks(job: RenderBlock, report: Callable[[Any], None], files: TableFiles) -> Iterator[FrameChunk]:
+    reader, model, size = DatasetReader(job.source), visual_model(job.source), _chunk_size(job)
     chosen = choose_sensors(job.settings, job.plan.twin, [camera.name for camera in job.cameras])
     finished = 0
     with ExitStack() as stack:
-        opened = functools.partial(_opened, job, model, stack)
-        views = _views(job, chosen, opened)
+        opened = functools.partial(_open_renderer, job, model, stack)
+        views = _make_views(job, chosen, opened)
         tables = EpisodeTables(opened, job.settings.annotation_settings, chosen.ranging)
         for index in job.indices:
-            episode = stored_episode(reader, index, chosen.twin, model, replaced=chosen.replaced)
+            episode = read_stored_episode(reader, index, chosen.twin, model, replaced=chosen.replaced)
             for view in views:
                 view.begin(episode)
             length = len(episode.record)
@@ -181,36 +181,36 @@ def _pieces(job: RenderBlock, report: Callable[[Any], None], files: TableFiles) 
                 frames = {name: taken for view in views for name, taken in view.frames(rows).items()}
                 finished = len(rows)
                 yield FrameChunk(frames=frames, start=start, length=length)
-            files.add(carry_samples(reader, index) | tables.of(episode, views))
+            files.add(copy_samples(reader, index) | tables.make_tables(episode, views))
     report(RenderProgress(steps=finished, episode=job.indices[-1], rows=range(0)))
 
 
-def _piece(job: RenderBlock) -> int:
+def _chunk_size(job: RenderBlock) -> int:
     """Return the number of frames rendered in one call."""
     size = sum(3 * camera.height * camera.width for camera in job.cameras)
     limits = (_PIECE_FRAMES, _PIECE_BYTES / size, _PIECE_SECONDS / job.seconds)
     return max(1, int(min(limits)))
 
 
-def _views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[CameraView]:
+def _make_views(job: RenderBlock, chosen: SensorChoice, opened: Opened) -> list[CameraView]:
     """Return the views: one renderer for the clean cameras of each size, one for each sensor."""
     views: list[CameraView] = []
     sizes: dict[tuple[int, int], list[str]] = {}
     for camera in job.cameras:
         if camera.name in chosen.sensors:
             sensor, most = chosen.sensors[camera.name], job.settings.subframes
-            views.append(SensedView(_alone(opened, camera.name), sensor, camera, most=most))
+            views.append(SensedView(_single_camera_renderer(opened, camera.name), sensor, camera, most=most))
         else:
             sizes.setdefault((camera.height, camera.width), []).append(camera.name)
     return [CleanView(opened(height, width, names)) for (height, width), names in sizes.items()] + views
 
 
-def _alone(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
+def _single_camera_renderer(opened: Opened, camera: str) -> Callable[[int, int], Renderer]:
     """Return a function that opens a renderer of one camera by height and width."""
     return lambda height, width: opened(height, width, [camera])
 
 
-def _opened(
+def _open_renderer(
     job: RenderBlock, model: mujoco.MjModel, stack: ExitStack, height: int, width: int, cameras: list[str]
 ) -> Renderer:
     quality = job.settings.settings
@@ -229,11 +229,11 @@ def visual_model(source: Path) -> mujoco.MjModel:
     Raises:
         InputError: a texture cannot be read.
     """
-    plan = source_plan(source)
+    plan = load_source_plan(source)
     return _visual_model(plan.twin.hash, plan.texture_pool, plan.run_seed, source)
 
 
 @functools.lru_cache(maxsize=1)
 def _visual_model(twin_hash: str, pool: int, seed: int, source: Path) -> mujoco.MjModel:
     del twin_hash
-    return source_plan(source).twin.visual_model(texture_pool=pool, seed=seed)
+    return load_source_plan(source).twin.visual_model(texture_pool=pool, seed=seed)

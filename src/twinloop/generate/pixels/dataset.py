@@ -11,10 +11,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from twinloop.core.console import counted
+from twinloop.core.console import show_progress
 from twinloop.core.errors import MissingDependencyError, TwinloopError
 from twinloop.core.files import sha256_json
-from twinloop.core.pool import LostItem, lasting_map
+from twinloop.core.pool import LostItem, map_crash_tolerant
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.annotations import DOCUMENT
 from twinloop.dataset.lerobot.writer import DatasetWriter
@@ -22,7 +22,7 @@ from twinloop.dataset.side_tables import side_table_names
 from twinloop.dataset.spec import CameraSpec, DatasetSpec
 from twinloop.generate.coverage import rendered_documents
 from twinloop.generate.pixels.block import RenderBlock, RenderProgress, render_block, visual_model
-from twinloop.generate.pixels.source import RenderSource, episode_record, open_source, stored_episode
+from twinloop.generate.pixels.source import RenderSource, open_source, read_episode_record, read_stored_episode
 from twinloop.generate.pixels.views import SensorChoice, choose_sensors
 from twinloop.generate.render_settings import RenderConfig
 from twinloop.render import choose_renderer, probe_renderer
@@ -66,7 +66,7 @@ def render_dataset(
     visual_model(source)
     work = _RenderPass(source=start, settings=settings, renderer=renderer)
     with DatasetWriter.open(output, work.spec, resume=resume) as writer:
-        with _scratch(writer.path, work.spec.config_hash, resume=resume) as folder:
+        with _open_scratch_folder(writer.path, work.spec.config_hash, resume=resume) as folder:
             _render_blocks(work, writer, folder, workers)
         result = work.result(writer)
         writer.finish(result, documents=rendered_documents(source, writer.path))
@@ -85,7 +85,7 @@ def check_render(settings: RenderConfig, twin: Twin) -> str:
     choose_sensors(settings, twin, cameras)
     wanted = settings.annotation_settings
     name = choose_renderer() if settings.renderer == "auto" else settings.renderer
-    renderer_entry(name).settings(settings.settings)
+    renderer_entry(name).make_settings(settings.settings)
     found = probe_renderer(name)
     if not found.available:
         raise MissingDependencyError(
@@ -111,13 +111,13 @@ class _RenderPass:
         return self.settings.specs(self.source.twin)
 
     @property
-    def carried(self) -> tuple[CameraSpec, ...]:
+    def copied_cameras(self) -> tuple[CameraSpec, ...]:
         """Cameras of the source that are copied because they are not rendered again."""
         anew = {camera.name for camera in self.cameras}
         return tuple(camera for camera in self.source.reader.spec.cameras if camera.name not in anew)
 
     @cached_property
-    def chosen(self) -> SensorChoice:
+    def sensor_choice(self) -> SensorChoice:
         """Sensor of each rendered camera."""
         return choose_sensors(self.settings, self.source.twin, [camera.name for camera in self.cameras])
 
@@ -126,7 +126,7 @@ class _RenderPass:
         """Estimated time in s for one step of all cameras."""
         sensed = min(_SUBFRAMES, self.settings.subframes)
         pixels = sum(
-            camera.height * camera.width * (sensed if camera.name in self.chosen.sensors else 1)
+            camera.height * camera.width * (sensed if camera.name in self.sensor_choice.sensors else 1)
             for camera in self.cameras
         )
         return renderer_entry(self.renderer).seconds * pixels / _PIXELS
@@ -138,7 +138,7 @@ class _RenderPass:
         return min(BLOCK, max(1, math.floor(_BLOCK_SECONDS / (self.seconds * float(lengths.mean())))))
 
     @cached_property
-    def made_by(self) -> str:
+    def renderer_text(self) -> str:
         """Renderer and versions, as text."""
         versions = ", ".join(f"{name} {found}" for name, found in renderer_versions(self.renderer).items())
         return f"{self.renderer} ({versions})"
@@ -154,7 +154,7 @@ class _RenderPass:
             "renderer": self.renderer,
             "versions": renderer_versions(self.renderer),
             "quality": self.settings.settings,
-            "found": renderer_entry(self.renderer).what_was_found(),
+            "found": renderer_entry(self.renderer).describe_environment(),
         }
         order = {camera.name: camera for camera in (*parent.cameras, *self.cameras)}  # replaced in their position
         return replace(
@@ -169,14 +169,14 @@ class _RenderPass:
     def blocks(self, first: int, folder: Path) -> Iterator[RenderBlock]:
         """Yield the blocks that contain episodes, from block ``first`` on."""
         reader = self.source.reader
-        for number, indices in self.source.blocks(self.block_size).items():
+        for number, indices in self.source.group_by_block(self.block_size).items():
             if number >= first:
                 yield RenderBlock(
                     source=reader.path,
                     number=number,
                     indices=indices,
                     settings=self.settings,
-                    carried=self.carried,
+                    carried=self.copied_cameras,
                     renderer=self.renderer,
                     fps=reader.spec.fps,
                     folder=folder / str(number),
@@ -186,30 +186,32 @@ class _RenderPass:
 
     def record(self, index: int) -> SimEpisode:
         """Return an episode's record for the new dataset."""
-        record = episode_record(self.source.reader, index)
+        record = read_episode_record(self.source.reader, index)
         parent = record.provenance
         pictures = dict(parent.extra.get(PICTURES, {}))
         for camera in self.cameras:
-            how = {"renderer": self.made_by, "width": camera.width, "height": camera.height}
-            how |= self._seen_through(index, camera)
+            how = {"renderer": self.renderer_text, "width": camera.width, "height": camera.height}
+            how |= self._describe_sensor(index, camera)
             pictures[camera.name] = {**how, "quality": self.settings.settings, "parent": parent.content_hash}
         provenance = replace(
             parent,
-            versions={**parent.versions, "renderer": self.made_by},
+            versions={**parent.versions, "renderer": self.renderer_text},
             parents=(parent.content_hash,),
             content_hash="",
             extra={**parent.extra, PICTURES: pictures},
         )
         return replace(record, provenance=provenance)
 
-    def _seen_through(self, index: int, camera: CameraSpec) -> dict[str, Any]:
+    def _describe_sensor(self, index: int, camera: CameraSpec) -> dict[str, Any]:
         """Return the description of a camera's sensor for the provenance; empty without one."""
-        name = self.chosen.sensors.get(camera.name)
+        name = self.sensor_choice.sensors.get(camera.name)
         if name is None:
             return {}
         model, reader = visual_model(self.source.reader.path), self.source.reader
-        episode = stored_episode(reader, index, self.chosen.twin, model, replaced=self.chosen.replaced)
-        device = self.chosen.twin.devices[name].name
+        episode = read_stored_episode(
+            reader, index, self.sensor_choice.twin, model, replaced=self.sensor_choice.replaced
+        )
+        device = self.sensor_choice.twin.devices[name].name
         return {"device": device, **episode.camera(name, camera).to_json()}
 
     @cached_property
@@ -226,12 +228,12 @@ class _RenderPass:
             "episodes": writer.episodes,
             "frames": writer.frames,
             "cameras": [camera.name for camera in self.cameras],
-            "carried": [camera.name for camera in self.carried],
+            "carried": [camera.name for camera in self.copied_cameras],
             "height": self.settings.height,
             "width": self.settings.width,
             "sizes": {camera.name: f"{camera.width}x{camera.height}" for camera in self.cameras},
             "renderer": self.renderer,
-            "sensors": dict(self.chosen.sensors),
+            "sensors": dict(self.sensor_choice.sensors),
             "tables": sorted(side_table_names(writer.path)),
             "parent": self.source.reader.spec.name,
             "parent_content": self.source.content,
@@ -243,12 +245,12 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
     lengths = work.source.reader.lengths
     total = int(sum(lengths[list(job.indices)].sum() for job in jobs))
     lost: list[tuple[RenderBlock, LostItem]] = []
-    with counted(label="render", total=total) as advance:
+    with show_progress(label="render", total=total) as advance:
 
         def heard(reached: RenderProgress) -> None:
             advance(reached.steps)
 
-        for job, made in lasting_map(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
+        for job, made in map_crash_tolerant(render_block, jobs, workers=min(workers, len(jobs)), progress=heard):
             if isinstance(made, LostItem):
                 lost.append((job, made))
                 if len(lost) == _MOST_LOST:
@@ -266,12 +268,14 @@ def _render_blocks(work: _RenderPass, writer: DatasetWriter, folder: Path, worke
                 )
                 shutil.rmtree(job.folder, ignore_errors=True)
     if lost:
-        raise _lost(work, writer, lost)
+        raise _make_lost_error(work, writer, lost)
     last = int(work.source.reader.numbers[work.source.chosen[-1]]) // work.block_size
     writer.skip_blocks(last + 1, outcome={"rendered": 0})
 
 
-def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, LostItem]]) -> TwinloopError:
+def _make_lost_error(
+    work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock, LostItem]]
+) -> TwinloopError:
     """Return the error for blocks that ended their processes each time."""
     told = "; ".join(f"{one.reported or f'episode {job.indices[0]}'}: its process {one.how}" for job, one in lost)
     return TwinloopError(
@@ -282,7 +286,7 @@ def _lost(work: _RenderPass, writer: DatasetWriter, lost: list[tuple[RenderBlock
 
 
 @contextmanager
-def _scratch(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
+def _open_scratch_folder(output: Path, config_hash: str, *, resume: bool) -> Iterator[Path]:
     """Yield a folder next to the dataset for temporary files, which a resumed run with the same settings uses."""
     around = output.with_name(f".{output.name}.render")
     folder = around / config_hash[:16]

@@ -53,7 +53,7 @@ class CachingRenderer(Renderer):
         self, states: SceneStates, fields: Fields, row: int, channels: Sequence[str]
     ) -> dict[tuple[str, str], NDArray]:
         state = states.take([row])
-        own = {name: value[row] if self._of_frames(name, value) else value for name, value in fields.items()}
+        own = {name: value[row] if self._is_per_frame(name, value) else value for name, value in fields.items()}
         path = self._folder / f"{self._key(state, own, channels)}.npz"
         if path.is_file():
             with np.load(path) as stored:
@@ -65,7 +65,7 @@ class CachingRenderer(Renderer):
         write_bytes(path, buffer.getvalue())
         return made
 
-    def _of_frames(self, name: str, value: NDArray) -> bool:
+    def _is_per_frame(self, name: str, value: NDArray) -> bool:
         return np.ndim(value) > np.ndim(getattr(self._model, name))
 
     def _key(self, state: SceneStates, fields: Fields, channels: Sequence[str]) -> str:
@@ -82,7 +82,7 @@ class CachingRenderer(Renderer):
         self._inner.close()
 
 
-def carry_videos(
+def copy_videos(
     reader: DatasetReader, indices: Sequence[int], cameras: Sequence[CameraSpec], folder: Path
 ) -> dict[str, EncodedVideo]:
     """Write one file per camera with the stored frames of these episodes, in order, without encoding again.
@@ -93,10 +93,10 @@ def carry_videos(
     Raises:
         DatasetError: a file is missing or damaged, or the episodes' encodings do not fit into one file.
     """
-    return {camera.name: _carry(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
+    return {camera.name: _copy_video(reader, indices, camera, folder / f"{camera.name}.mp4") for camera in cameras}
 
 
-def carry_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
+def copy_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
     """Return the stored side tables with all samples of an episode's body sensors, by name.
 
     Raises:
@@ -106,31 +106,31 @@ def carry_samples(reader: DatasetReader, index: int) -> dict[str, pa.Table]:
     return {name: reader.side_rows(name, index).drop_columns(["episode_index"]) for name in names}
 
 
-def _carry(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec, path: Path) -> EncodedVideo:
-    places = [_place(reader, index, camera) for index in indices]
+def _copy_video(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec, path: Path) -> EncodedVideo:
+    places = [_find_location(reader, index, camera) for index in indices]
     path.parent.mkdir(parents=True, exist_ok=True)
-    if len({file for file, _, _ in places}) == 1 and _whole(reader, indices, camera):
+    if len({file for file, _, _ in places}) == 1 and _is_whole_file(reader, indices, camera):
         shutil.copyfile(places[0][0], path)
     else:
         _remux(places, path, fps=round(reader.fps))
     return EncodedVideo(path=path, episodes=tuple(_statistics(reader, index, camera) for index in indices))
 
 
-def _place(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path, int, int]:
+def _find_location(reader: DatasetReader, index: int, camera: CameraSpec) -> tuple[Path, int, int]:
     """Return the video file of an episode, its first frame in it, and its number of frames."""
     row = reader.row(index)
     where = {key: row[f"videos/{camera.key}/{key}"] for key in ("chunk_index", "file_index")}
-    path = layout.inside(reader.path, reader.info["video_path"], {**where, "video_key": camera.key})
+    path = layout.resolve_inside(reader.path, reader.info["video_path"], {**where, "video_key": camera.key})
     return path, round(row[f"videos/{camera.key}/from_timestamp"] * reader.fps), int(row["length"])
 
 
-def _whole(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec) -> bool:
+def _is_whole_file(reader: DatasetReader, indices: Sequence[int], camera: CameraSpec) -> bool:
     """Return whether these are all the episodes of their file."""
     first, last = indices[0], indices[-1]
     around = [index for index in (first - 1, last + 1) if 0 <= index < len(reader)]
-    file = _place(reader, first, camera)[0]
+    file = _find_location(reader, first, camera)[0]
     return list(indices) == list(range(first, last + 1)) and all(
-        reader.appended(index) or _place(reader, index, camera)[0] != file for index in around
+        reader.is_appended(index) or _find_location(reader, index, camera)[0] != file for index in around
     )
 
 
@@ -159,7 +159,7 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
                         f"{file} was encoded otherwise than {places[0][0]}, so their frames do not go into one file. "
                         "Render this camera again too."
                     )
-                for packet in _packets(source, template, start, length, fps):
+                for packet in _select_packets(source, template, start, length, fps):
                     packet.stream, packet.time_base = stream, base
                     packet.pts = packet.dts = count
                     packet.duration = 1
@@ -170,7 +170,7 @@ def _remux(places: Sequence[tuple[Path, int, int]], path: Path, *, fps: int) -> 
         raise DatasetError(f"{path}: {count} frames were found where {expected} should be. A source file is damaged.")
 
 
-def _packets(source: Any, stream: Any, start: int, length: int, fps: int) -> Iterator[Any]:
+def _select_packets(source: Any, stream: Any, start: int, length: int, fps: int) -> Iterator[Any]:
     """Yield the packets of ``length`` frames from frame ``start`` on."""
     source.seek(max(round(Fraction(start, fps) / stream.time_base), 0), stream=stream, backward=True)
     for packet in source.demux(stream):

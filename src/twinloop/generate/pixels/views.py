@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.media.png_coding import encode_png
-from twinloop.dataset.side_tables import about
+from twinloop.dataset.side_tables import table_metadata
 from twinloop.dataset.spec import CameraSpec
 from twinloop.generate.pixels.source import StoredEpisode
 from twinloop.generate.render_settings import CLEAN, DEVICE, RenderConfig
@@ -23,13 +23,13 @@ from twinloop.render import Fields, Renderer, SceneStates
 from twinloop.render.annotate import AnnotationSettings, annotate_episode
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, camera_sensors, sensor_camera
-from twinloop.rollout.camera_shots import CameraCaptures
+from twinloop.rollout.camera_captures import CameraCaptures
 from twinloop.rollout.contacts import dynamics_tables
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading, sensor_settings
 from twinloop.rollout.lidar import lidar_scans
 from twinloop.twin import Twin
 from twinloop.twin.spec import SensorSpec
-from twinloop.twin.variant import equipped
+from twinloop.twin.variant import add_twin_sensors
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def choose_sensors(settings: RenderConfig, twin: Twin, cameras: Sequence[str]) -
     if not others:
         return SensorChoice(twin=twin, sensors=found, ranging=ranging)
     specs = {own.get(camera, camera): SensorSpec(device=device, camera=camera) for camera, device in others.items()}
-    changed = equipped(twin, specs)
+    changed = add_twin_sensors(twin, specs)
     for name in specs:
         device = changed.devices[name]
         if device.kind != KIND:
@@ -146,7 +146,7 @@ class SensedView:
     def frames(self, rows: range) -> dict[str, NDArray[np.uint8]]:
         """Return the delivered images ``(n, height, width, 3)`` by camera at control steps."""
         assert self.shots is not None  # noqa: S101 - our own invariant: begun first
-        return {self.camera.name: self.shots.pictures(rows)}
+        return {self.camera.name: self.shots.take_images(rows)}
 
 
 Tables = dict[str, pa.Table]
@@ -201,7 +201,7 @@ class EpisodeTables:
         self._opened, self._wanted, self._ranging = opened, wanted, ranging
         self._renderers: dict[tuple[int, int, str], Renderer] = {}
 
-    def of(self, episode: StoredEpisode, views: Sequence[CameraView]) -> Tables:
+    def make_tables(self, episode: StoredEpisode, views: Sequence[CameraView]) -> Tables:
         """Return the tables of one episode whose images the views have taken."""
         tables: Tables = {}
         if self._wanted is not None:
@@ -212,15 +212,17 @@ class EpisodeTables:
         for sensor in self._ranging:
             kind = episode.twin.devices[sensor].kind
             tables[READINGS.format(sensor)] = (
-                lidar_scans(episode.twin, episode.record, sensor) if kind == "lidar" else self._depth(episode, sensor)
+                lidar_scans(episode.twin, episode.record, sensor)
+                if kind == "lidar"
+                else self._read_depth(episode, sensor)
             )
         return tables
 
     def _annotations(self, episode: StoredEpisode, view: CameraView, wanted: AnnotationSettings) -> Tables:
         """Return the annotations of a view's images; with a sensor, of the undistorted camera at its time."""
-        states, fields = moments(episode, view)
+        states, fields = image_scenes(episode, view)
         return annotate_episode(
-            self._truth(view),
+            self._true_renderer(view),
             episode.twin,
             states,
             fields,
@@ -229,7 +231,7 @@ class EpisodeTables:
             model=episode.model,
         )
 
-    def _truth(self, view: CameraView) -> Renderer:
+    def _true_renderer(self, view: CameraView) -> Renderer:
         if isinstance(view, CleanView):
             return view.renderer
         assert isinstance(view, SensedView)  # noqa: S101 - there are these two
@@ -241,13 +243,13 @@ class EpisodeTables:
             self._renderers[key] = self._opened(height, width, [camera])
         return self._renderers[key]
 
-    def _depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
+    def _read_depth(self, episode: StoredEpisode, sensor: str) -> pa.Table:
         """Return the readings of a depth camera at every control step, as 16-bit images."""
         rows = list(self._depth_rows(episode, sensor))
         text = {"device": episode.twin.devices[sensor].name, "camera": sensor_camera(episode.twin, sensor)}
         meanings = {name: meaning for name, (_, meaning) in DEPTH_COLUMNS.items()}
         schema = pa.schema([pa.field(name, kind) for name, (kind, _) in DEPTH_COLUMNS.items()])
-        described = schema.with_metadata(about(READINGS.format(sensor), {**text, "columns": meanings}))
+        described = schema.with_metadata(table_metadata(READINGS.format(sensor), {**text, "columns": meanings}))
         return pa.Table.from_pylist(rows, schema=described)
 
     def _depth_rows(self, episode: StoredEpisode, sensor: str) -> Iterator[dict[str, object]]:
@@ -259,7 +261,7 @@ class EpisodeTables:
             steps = np.arange(start, min(start + _FRAMES, len(episode.states)))
             fields = episode.fields(steps)
             seen = renderer.observe(episode.states.take(steps), fields, channels=channels)[camera]
-            first = {name: value[0] if episode.changing else value for name, value in fields.items()}
+            first = {name: value[0] if episode.changes_per_step else value for name, value in fields.items()}
             pinhole = intrinsics(episode.model, camera, height=height, width=width, fields=first)
             reading = depth_reading(episode.twin, episode.table, sensor, seen, pinhole, frames=steps)
             for step, counts in zip(steps.tolist(), reading.counts, strict=True):
@@ -267,7 +269,7 @@ class EpisodeTables:
                 yield {"number": number, "frame_index": step, "depth": encode_png(counts), "unit": reading.unit}
 
 
-def moments(episode: StoredEpisode, view: CameraView) -> tuple[SceneStates, Fields]:
+def image_scenes(episode: StoredEpisode, view: CameraView) -> tuple[SceneStates, Fields]:
     """Return poses and appearance at the time of each image of a view."""
     if isinstance(view, SensedView) and view.shots is not None:
         return episode.world.at(view.shots.captures.taken[0])

@@ -19,10 +19,11 @@ from twinloop.core.contract import Contract
 from twinloop.core.documents import read_arrays, read_bytes, read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import dumps, sha256_bytes, write_bytes, write_json
-from twinloop.core.plain import plain
+from twinloop.core.plain import to_plain_value
 from twinloop.core.seeds import generator
-from twinloop.release.monitor.faults import FaultHypothesis, named
-from twinloop.release.monitor.judging import (
+from twinloop.release.monitor.faults import FaultHypothesis, list_hypothesis_names
+from twinloop.release.monitor.images import LEAST, LOOKS, ImageReference
+from twinloop.release.monitor.scorers import (
     JUDGES,
     DriveScorer,
     Kind,
@@ -30,10 +31,9 @@ from twinloop.release.monitor.judging import (
     MahalanobisScorer,
     Scorer,
     ScorerSet,
-    fit_outlying,
+    fit_outlier_scorer,
 )
-from twinloop.release.monitor.pictures import LEAST, LOOKS, ImageReference
-from twinloop.stats.conformal import CurveBand, JointBand, envelope, joint_band, least_curves
+from twinloop.stats.conformal import CurveBand, JointBand, estimate_curve_band, joint_band, least_curves
 
 Array = NDArray[np.float64]
 Rows = Mapping[str, Array]  # by stream, (episode, time, d), NaN where an episode has ended
@@ -81,12 +81,12 @@ class Calibration:
         """Names of the signals, in order."""
         return tuple(self.envelopes)
 
-    def standard(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
+    def standardize(self, scores: Mapping[str, Array], step: Any) -> dict[str, Array]:
         """Return scores in spreads above the usual score at their step; a score above ``band.together`` is an alarm."""
-        return {name: self.envelopes[name].standard(values, step) for name, values in scores.items()}
+        return {name: self.envelopes[name].standardize(values, step) for name, values in scores.items()}
 
 
-def fit(
+def fit_calibration(
     rows: Rows,
     commands: Array,
     origin: CalibrationOrigin,
@@ -117,18 +117,18 @@ def fit(
         InputError: too few episodes; gives the number that the rate needs.
     """
     count = len(commands)
-    shape, rest = _split(count, rate, seed)
+    shape, rest = _split_episodes(count, rate, seed)
     hz = origin.contract.control_hz
     ways = signature[:, :, arm].reshape(len(signature), signature.shape[1], -1)
     part = {name: values[shape] for name, values in rows.items()}
-    judges, columns = _judges(part, commands[shape], hypotheses, ways, kinds, hz)
+    judges, columns = _fit_scorers(part, commands[shape], hypotheses, ways, kinds, hz)
     scorer = ScorerSet(judges=judges, columns=columns, control_hz=hz)
-    shaped = scorer.curves(part) | _crossed(part, kinds, hz)
-    envelopes = {name: _told_apart(name, envelope(values)) for name, values in shaped.items()}
-    calibrated = scorer.curves({name: values[rest] for name, values in rows.items()})
+    shaped = scorer.compute_curves(part) | _cross_score(part, kinds, hz)
+    envelopes = {name: _widen_camera_envelope(name, estimate_curve_band(values)) for name, values in shaped.items()}
+    calibrated = scorer.compute_curves({name: values[rest] for name, values in rows.items()})
     band = joint_band(
-        {name: np.maximum(envelopes[name].largest(values), _LEAST_LIMIT) for name, values in shaped.items()},
-        {name: envelopes[name].largest(values) for name, values in calibrated.items()},
+        {name: np.maximum(envelopes[name].largest_deviations(values), _LEAST_LIMIT) for name, values in shaped.items()},
+        {name: envelopes[name].largest_deviations(values) for name, values in calibrated.items()},
         rate=rate,
     )
     return Calibration(
@@ -136,17 +136,17 @@ def fit(
         scorer=scorer,
         envelopes=envelopes,
         band=band,
-        levels={name: level(envelopes[name], values) for name, values in calibrated.items()},
+        levels={name: compute_level(envelopes[name], values) for name, values in calibrated.items()},
         pictures=dict(pictures or {}),
     )
 
 
-def level(usual: CurveBand, curves: Array) -> Array:
+def compute_level(usual: CurveBand, curves: Array) -> Array:
     """Return the mean standardized score of each curve ``(n, T)``."""
-    return np.nanmean(usual.standard(curves, np.arange(curves.shape[1])[None]), axis=1)
+    return np.nanmean(usual.standardize(curves, np.arange(curves.shape[1])[None]), axis=1)
 
 
-def fewest_episodes(rate: float) -> int:
+def count_needed_episodes(rate: float) -> int:
     """Return the number of successful episodes that a calibration needs for a rate of false alarms."""
     count = _FEWEST + least_curves(rate)
     while count - max(_FEWEST, round(SHAPE * count)) < least_curves(rate):
@@ -156,22 +156,22 @@ def fewest_episodes(rate: float) -> int:
 
 def require_enough(count: int, rate: float) -> None:
     """Check that there are enough successful episodes for a rate; InputError gives the number that it needs."""
-    if count < fewest_episodes(rate):
+    if count < count_needed_episodes(rate):
         raise InputError(
             f"{count} successful episodes are too few: a false-alarm rate of {100 * rate:g} % needs at least "
-            f"{fewest_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or give a "
+            f"{count_needed_episodes(rate)}, of which {least_curves(rate)} set the thresholds. Record more, or give a "
             "higher --rate."
         )
 
 
-def _split(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def _split_episodes(count: int, rate: float, seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     require_enough(count, rate)
     order = generator(seed, "monitor/split").permutation(count)
     shaping = max(_FEWEST, round(SHAPE * count))
     return np.sort(order[:shaping]), np.sort(order[shaping:])
 
 
-def _judges(
+def _fit_scorers(
     rows: Rows,
     commands: Array,
     hypotheses: Sequence[FaultHypothesis],
@@ -180,7 +180,9 @@ def _judges(
     control_hz: float,
 ) -> tuple[dict[str, Scorer], dict[str, tuple[int, ...]]]:
     skip = round(_SKIP_S * control_hz)
-    judges: dict[str, Scorer] = {"drives": DriveScorer.fit(rows["drives"], signature, named(hypotheses), skip=skip)}
+    judges: dict[str, Scorer] = {
+        "drives": DriveScorer.fit(rows["drives"], signature, list_hypothesis_names(hypotheses), skip=skip)
+    }
     columns: dict[str, tuple[int, ...]] = {}
     for name, values in rows.items():
         if name == "grip":
@@ -192,7 +194,7 @@ def _judges(
                 unit=np.maximum(np.nanstd(commands.reshape(-1, commands.shape[-1]), axis=0), 1e-9)
             )
         elif name in kinds:
-            judges[name] = fit_outlying(_flat(values), kinds[name])
+            judges[name] = fit_outlier_scorer(_flatten_rows(values), kinds[name])
         elif name.startswith("camera/"):
             for kind, which in LOOKS.items():
                 if np.isnan(values[..., list(which)]).all():
@@ -202,7 +204,7 @@ def _judges(
     return judges, columns
 
 
-def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[str, Array]:
+def _cross_score(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[str, Array]:
     """Return score curves of streams with outlier scores, each episode scored by references from other episodes."""
     crossed: dict[str, Array] = {}
     for name in [name for name in rows if name in kinds]:
@@ -210,21 +212,21 @@ def _crossed(rows: Rows, kinds: Mapping[str, Kind], control_hz: float) -> dict[s
         half = np.arange(len(values)) % 2
         curves = np.full(values.shape[:2], np.nan)
         for side in (0, 1):
-            judge = fit_outlying(_flat(values[half != side]), kinds[name])
+            judge = fit_outlier_scorer(_flatten_rows(values[half != side]), kinds[name])
             scorer = ScorerSet(judges={name: judge}, columns={}, control_hz=control_hz)
-            curves[half == side] = scorer.curves({name: values[half == side]})[name]
+            curves[half == side] = scorer.compute_curves({name: values[half == side]})[name]
         crossed[name] = curves
     return crossed
 
 
-def _told_apart(name: str, usual: CurveBand) -> CurveBand:
+def _widen_camera_envelope(name: str, usual: CurveBand) -> CurveBand:
     """Return a camera's envelope with a width of at least 1, because images of one scene may be identical."""
     if not name.startswith("camera/"):
         return usual
     return CurveBand(centre=usual.centre, width=np.maximum(usual.width, 1.0))
 
 
-def _flat(values: Array) -> Array:
+def _flatten_rows(values: Array) -> Array:
     rows = values.reshape(-1, values.shape[-1])
     return rows[np.isfinite(rows).all(axis=1)]
 
@@ -234,19 +236,19 @@ _MOST_BYTES = 2 << 30  # of the arrays: a thousand images at the resolution of a
 META, ARRAYS = "monitor.json", "monitor.npz"
 
 
-def save(calibration: Calibration, folder: Path) -> str:
+def save_monitor_calibration(calibration: Calibration, folder: Path) -> str:
     """Write a calibration to a folder and return its hash."""
     folder.mkdir(parents=True, exist_ok=True)
     buffer = io.BytesIO()
-    np.savez(buffer, **_arrays(calibration))  # pyright: ignore[reportArgumentType]
+    np.savez(buffer, **_collect_arrays(calibration))  # pyright: ignore[reportArgumentType]
     meta = {
         "schema": SCHEMA,
-        "origin": plain(calibration.origin),
+        "origin": to_plain_value(calibration.origin),
         "signals": list(calibration.envelopes),
         "judges": {name: judge.kind for name, judge in calibration.scorer.judges.items()},
         "columns": {name: list(which) for name, which in calibration.scorer.columns.items()},
         "control_hz": calibration.scorer.control_hz,
-        "band": plain(calibration.band),
+        "band": to_plain_value(calibration.band),
         "cameras": list(calibration.pictures),
         "arrays": sha256_bytes(buffer.getvalue()),
     }
@@ -256,7 +258,7 @@ def save(calibration: Calibration, folder: Path) -> str:
     return whole
 
 
-def read(folder: Path) -> tuple[Calibration, str]:
+def read_monitor_calibration(folder: Path) -> tuple[Calibration, str]:
     """Read a calibration and its hash.
 
     Raises:
@@ -265,28 +267,30 @@ def read(folder: Path) -> tuple[Calibration, str]:
     path = folder / META
     if not path.is_file():
         raise InputError(f"{folder} has no monitor ({META} is missing). Create one: twinloop monitor calibrate.")
-    meta = _checked(path)
-    values = _loaded(folder / ARRAYS, meta["arrays"])
+    meta = _read_meta(path)
+    values = _read_stored_arrays(folder / ARRAYS, meta["arrays"])
     whole = meta.pop("hash")
     if sha256_bytes(dumps(meta).encode()) != whole:
         raise InputError(
             f"{path} has changed since it was written: its hash differs. Copy it again, or calibrate again."
         )
     origin = CalibrationOrigin(**{**meta["origin"], "contract": Contract.from_json(meta["origin"]["contract"])})
-    judges = {name: JUDGES[kind].from_arrays(_part(values, f"judge:{name}")) for name, kind in meta["judges"].items()}
+    judges = {
+        name: JUDGES[kind].from_arrays(_select_arrays(values, f"judge:{name}")) for name, kind in meta["judges"].items()
+    }
     columns = {name: tuple(which) for name, which in meta["columns"].items()}
     calibration = Calibration(
         origin=origin,
         scorer=ScorerSet(judges=judges, columns=columns, control_hz=float(meta["control_hz"])),
-        envelopes={name: CurveBand(**_part(values, f"envelope:{name}")) for name in meta["signals"]},
+        envelopes={name: CurveBand(**_select_arrays(values, f"envelope:{name}")) for name in meta["signals"]},
         band=JointBand(**meta["band"]),
-        levels={name: _part(values, "levels")[name] for name in meta["signals"]},
-        pictures={name: _picture(_part(values, f"picture:{name}")) for name in meta["cameras"]},
+        levels={name: _select_arrays(values, "levels")[name] for name in meta["signals"]},
+        pictures={name: _make_reference(_select_arrays(values, f"picture:{name}")) for name in meta["cameras"]},
     )
     return calibration, whole
 
 
-def _arrays(calibration: Calibration) -> dict[str, NDArray[Any]]:
+def _collect_arrays(calibration: Calibration) -> dict[str, NDArray[Any]]:
     found: dict[str, NDArray[Any]] = {}
     for name, judge in calibration.scorer.judges.items():
         found |= {f"judge:{name}:{key}": values for key, values in judge.to_arrays().items()}
@@ -298,15 +302,15 @@ def _arrays(calibration: Calibration) -> dict[str, NDArray[Any]]:
     return found
 
 
-def _part(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
+def _select_arrays(values: Mapping[str, NDArray[Any]], prefix: str) -> dict[str, NDArray[Any]]:
     return {key.removeprefix(f"{prefix}:"): array for key, array in values.items() if key.startswith(f"{prefix}:")}
 
 
-def _picture(arrays: Mapping[str, NDArray[Any]]) -> ImageReference:
+def _make_reference(arrays: Mapping[str, NDArray[Any]]) -> ImageReference:
     return ImageReference(background=arrays["background"].astype(np.float64), still=arrays["still"])
 
 
-def _checked(path: Path) -> dict[str, Any]:
+def _read_meta(path: Path) -> dict[str, Any]:
     meta = read_json(path)
     if not isinstance(meta, dict) or "schema" not in meta or "hash" not in meta:
         raise InputError(f"{path} does not belong to a monitor: it has no schema and hash. Copy the file again.")
@@ -320,7 +324,7 @@ def _checked(path: Path) -> dict[str, Any]:
     return meta
 
 
-def _loaded(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
+def _read_stored_arrays(path: Path, wanted: str) -> dict[str, NDArray[Any]]:
     if not path.is_file():
         raise InputError(f"{path} is missing. Copy the whole folder of the monitor, or calibrate again.")
     data = read_bytes(path, _MOST_BYTES)

@@ -1,6 +1,6 @@
 """Identify faults of a robot's drives: twins run in parallel with it, and their residuals distinguish the faults.
 
-One twin has the identified parameters; each other twin has one fault (see `hypotheses`). At every control step all
+One twin has the identified parameters; each other twin has one fault (see `list_hypotheses`). At every control step all
 twins start from the measured joint positions, get the sent commands, and predict the next reading. The prediction error
 of the first twin is the residual. The difference between another twin's prediction and the first one's is the direction
 in which that fault would move the robot. This is the bank of observers of multiple-model fault detection (Willsky, "A
@@ -38,7 +38,7 @@ from twinloop.twin import Twin
 from twinloop.twin.quantities import QUANTITIES, Quantity
 from twinloop.twin.quantities.kinds import FAULTS, FaultDeclaration
 from twinloop.twin.spec import GearSpec
-from twinloop.twin.variant import gearing
+from twinloop.twin.variant import add_twin_gears
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,22 +56,22 @@ class FaultHypothesis:
     geared: bool = False
 
 
-def hypotheses(twin: Twin) -> tuple[FaultHypothesis, ...]:
+def list_hypotheses(twin: Twin) -> tuple[FaultHypothesis, ...]:
     """Return the possible faults of a twin's drives, each large enough to be detected within seconds.
 
     The sizes are our choice; coefficients are multiples of them. Faults that the twin cannot have are left out.
     """
     elastic = twin.robot.gears is not None and twin.robot.gears.stiffness is not None
     playing = twin.robot.control == "position" and not elastic
-    every = [_hypothesis(twin, kind, fault) for kind in QUANTITIES if (fault := kind.fault)]
+    every = [_make_hypothesis(twin, kind, fault) for kind in QUANTITIES if (fault := kind.fault)]
     found = [one for one in every if (playing if one.geared else matching(twin.params, one.pattern))]
     return tuple(sorted(found, key=lambda one: FAULTS.index(one.name) if one.name in FAULTS else len(FAULTS)))
 
 
-def _hypothesis(twin: Twin, kind: Quantity, fault: FaultDeclaration) -> FaultHypothesis:
+def _make_hypothesis(twin: Twin, kind: Quantity, fault: FaultDeclaration) -> FaultHypothesis:
     return FaultHypothesis(
         name=fault.name,
-        pattern=kind.path(_hand(twin) if fault.at_hand else "*"),
+        pattern=kind.path(_find_hand_body(twin) if fault.at_hand else "*"),
         op=fault.op,
         change=fault.change / twin.control_hz if fault.per_period else fault.change,
         unit=fault.unit,
@@ -79,10 +79,10 @@ def _hypothesis(twin: Twin, kind: Quantity, fault: FaultDeclaration) -> FaultHyp
     )
 
 
-def changed(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, ParamTable]:
+def apply_fault(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, ParamTable]:
     """Return the twin with one fault and its row of parameters, within their physical bounds."""
     if one.geared and twin.robot.gears is None:
-        return gearing(twin, GearSpec(backlash=one.change)), ParamTable(names=table.names, values=table.values)
+        return add_twin_gears(twin, GearSpec(backlash=one.change)), ParamTable(names=table.names, values=table.values)
     values = table.values.copy()
     columns = [table.names.index(name) for name in matching(table.names, one.pattern)]
     if not columns:
@@ -93,12 +93,12 @@ def changed(twin: Twin, table: ParamTable, one: FaultHypothesis) -> tuple[Twin, 
     return twin, ParamTable(names=table.names, values=values)
 
 
-def named(given: Sequence[FaultHypothesis]) -> tuple[str, ...]:
+def list_hypothesis_names(given: Sequence[FaultHypothesis]) -> tuple[str, ...]:
     """Return the names of hypotheses, in order."""
     return tuple(one.name for one in given)
 
 
-def _hand(twin: Twin) -> str:
+def _find_hand_body(twin: Twin) -> str:
     """Return the name of the body that carries the robot's tool site, or ""."""
     model, tool = twin.model, twin.robot.tcp
     return "" if tool is None else model.body(int(model.site(tool).bodyid[0])).name
@@ -129,7 +129,7 @@ class ResidualDirections:
         """Discard the past steps of some worlds."""
         self._normal[worlds] = self._right[worlds] = 0.0
 
-    def look(self, residual: Array, moved: Array) -> Array:
+    def update_coefficients(self, residual: Array, moved: Array) -> Array:
         """Return the coefficients ``(nworld, n, nwrong)`` after one more step.
 
         ``residual`` is ``(nworld, n)``; ``moved`` is the change of the readings by each fault, ``(nworld, n, nwrong)``.
@@ -145,7 +145,7 @@ TRACKING_INDEX = (
 )
 
 
-def alpha_beta(index: float) -> tuple[float, float]:
+def compute_alpha_beta(index: float) -> tuple[float, float]:
     """Return the gains of position and speed for a tracking index (Kalata 1984, eqs. 22 and 23).
 
     Raises:
@@ -181,9 +181,9 @@ class ObserverBank:
         table = twin.table(1) if params is None else params
         if table.nworld != 1:
             raise InputError(f"A monitor needs one row of parameters, not {table.nworld}. Give those of one robot.")
-        self.wrong = hypotheses(twin) if wrong is None else tuple(wrong)
-        self._gains = alpha_beta(index)
-        alike = [changed(twin, table, one) for one in self.wrong]
+        self.wrong = list_hypotheses(twin) if wrong is None else tuple(wrong)
+        self._gains = compute_alpha_beta(index)
+        alike = [apply_fault(twin, table, one) for one in self.wrong]
         plain = [table, *(row for other, row in alike if other is twin)]
         self._banks = [_TwinBank(twin, plain, nthread)]
         self._banks += [_TwinBank(other, [row], nthread) for other, row in alike if other is not twin]
@@ -203,7 +203,7 @@ class ObserverBank:
         for bank in self._banks:
             bank.restart(index, first, held)
 
-    def look(self, command: ArrayLike, reading: ArrayLike) -> tuple[Array, Array]:
+    def advance_step(self, command: ArrayLike, reading: ArrayLike) -> tuple[Array, Array]:
         """Advance all twins by one control period under ``command``, then correct them by the robots' ``reading``.
 
         Returns:
@@ -215,9 +215,9 @@ class ObserverBank:
         residual = read - predicted[0]
         moved = np.moveaxis(predicted[1:] - predicted[0], 0, -1)[..., self._places]
         alpha, beta = self._gains
-        position, speed = self._banks[0].corrected(alpha * residual, beta * residual)
+        position, speed = self._banks[0].correct_state(alpha * residual, beta * residual)
         for bank in self._banks:
-            bank.put(position, speed)
+            bank.set_state(position, speed)
         return residual, moved
 
 
@@ -225,7 +225,7 @@ class _TwinBank:
     """Worlds of one compiled twin: all robots with the first row of parameters, then all with the second, and so on."""
 
     def __init__(self, twin: Twin, rows: Sequence[ParamTable], nthread: int) -> None:
-        self._twin = untouched(twin)
+        self._twin = disable_contacts(twin)
         self._rows = ParamTable(names=rows[0].names, values=np.concatenate([row.values for row in rows]))
         self._kinds, self._backend = len(rows), BackendThreads(nthread)
         self._home = twin.home()[0]
@@ -234,12 +234,12 @@ class _TwinBank:
         self._n = len(reading)
         self._table = self._rows.take(np.repeat(np.arange(self._kinds), self._n))
         self._offset, self._scale = (self._twin.column(self._table, "sensor", kind) for kind in ("offset", "scale"))
-        initial = self._initial(reading, command, np.arange(len(self._offset)))
+        initial = self._make_initial_state(reading, command, np.arange(len(self._offset)))
         self._simulation = self._backend.start(self._twin, self._table, initial, 1)
 
     def restart(self, worlds: NDArray[np.intp], reading: Array, command: Array) -> None:
         every = (worlds + self._n * np.arange(self._kinds)[:, None]).ravel()
-        self._simulation.restart(every, self._table.take(every), self._initial(reading, command, every))
+        self._simulation.restart(every, self._table.take(every), self._make_initial_state(reading, command, every))
 
     def predict(self, command: Array) -> Array:
         """Return the next readings ``(nkind, nworld, n)``."""
@@ -247,14 +247,14 @@ class _TwinBank:
         position = self._simulation.batch.bind("qpos")[:, self._twin.joint_qpos]
         return ((position - self._offset) / self._scale).reshape(self._kinds, self._n, -1)
 
-    def corrected(self, forward: Array, faster: Array) -> tuple[Array, Array]:
+    def correct_state(self, forward: Array, faster: Array) -> tuple[Array, Array]:
         """Return the first twin's joint positions and speeds, plus ``forward`` and ``faster`` (per control period)."""
         batch, scale = self._simulation.batch, self._scale[: self._n]
         position = batch.bind("qpos")[: self._n, self._twin.joint_qpos] + scale * forward
         speed = batch.bind("qvel")[: self._n, self._twin.joint_qvel]
         return position, speed + scale * faster * self._twin.control_hz
 
-    def put(self, position: Array, speed: Array) -> None:
+    def set_state(self, position: Array, speed: Array) -> None:
         """Set the joint state of every twin; motors keep their position within the backlash of their gears."""
         twin, batch = self._twin, self._simulation.batch
         qpos, qvel = batch.bind("qpos"), batch.bind("qvel")
@@ -265,15 +265,15 @@ class _TwinBank:
         qpos[:, twin.joint_qpos], qvel[:, twin.joint_qvel] = links, turning
         qpos[:, twin.motor_qpos], qvel[:, twin.motor_qvel] = links + ahead, turning + faster
 
-    def _initial(self, reading: Array, command: Array, rows: NDArray[np.intp]) -> InitialState:
+    def _make_initial_state(self, reading: Array, command: Array, rows: NDArray[np.intp]) -> InitialState:
         initial = InitialState.home(self._twin, len(rows))
         qpos = initial.qpos.copy()
         true = np.tile(reading, (self._kinds, 1)) * self._scale[rows] + self._offset[rows]
         qpos[:, self._twin.joint_qpos] = true
-        return replace(initial, qpos=self._twin.with_motors(qpos), command=np.tile(command, (self._kinds, 1)))
+        return replace(initial, qpos=self._twin.align_motors(qpos), command=np.tile(command, (self._kinds, 1)))
 
 
-def untouched(twin: Twin) -> Twin:
+def disable_contacts(twin: Twin) -> Twin:
     """Return the twin with contacts disabled."""
     model = copy.copy(twin.model)
     model.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
@@ -283,7 +283,7 @@ def untouched(twin: Twin) -> Twin:
 _PERIODS = 2.0  # control periods of latency in its signature: a fault, not jitter (our choice)
 
 
-def signatures(
+def compute_signatures(
     twin: Twin, params: ParamTable, positions: Array, commands: Array, *, nthread: int = 1
 ) -> tuple[tuple[FaultHypothesis, ...], Array]:
     """Return the mean change of the coefficients under each hypothesis, ``(nwrong, T, n, nwrong)``, over episodes.
@@ -295,20 +295,22 @@ def signatures(
         nthread: C threads.
     """
     observers = ObserverBank(twin, params, nthread=nthread)
-    plain = _coefficients(observers, twin, params, positions, commands, nthread)
+    plain = _compute_mean_coefficients(observers, twin, params, positions, commands, nthread)
     moved = []
     for one in observers.wrong:
         planted = replace(one, change=one.change * _PERIODS) if one.name == "latency" else one
-        other, row = changed(twin, params, planted)
-        moved.append(_coefficients(observers, other, row, positions, commands, nthread) - plain)
+        other, row = apply_fault(twin, params, planted)
+        moved.append(_compute_mean_coefficients(observers, other, row, positions, commands, nthread) - plain)
     return observers.wrong, np.stack(moved)
 
 
-def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Array, control_hz: float) -> Array:
+def weight_load_signature(
+    signature: Array, hypotheses: Sequence[FaultHypothesis], held: Array, control_hz: float
+) -> Array:
     """Return the signatures; that of ``load`` is weighted by the share of episodes that hold an object at that time.
 
     Args:
-        signature: ``(nwrong, T, …)`` as of `signatures`.
+        signature: ``(nwrong, T, …)`` as of `compute_signatures`.
         hypotheses: hypotheses of the signatures.
         held: share of successful episodes ``(T,)`` in which an object is held at that step.
         control_hz: steps per second; the share is averaged over the memory of `ResidualDirections`.
@@ -324,27 +326,27 @@ def while_held(signature: Array, hypotheses: Sequence[FaultHypothesis], held: Ar
     return weighted
 
 
-def _coefficients(
+def _compute_mean_coefficients(
     observers: ObserverBank, twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int
 ) -> Array:
     """Return mean coefficients ``(T, n, nwrong)`` of episodes of a twin without contacts."""
-    readings = _replayed(twin, params, positions, commands, nthread)
+    readings = _replay_commands(twin, params, positions, commands, nthread)
     directions = ResidualDirections((*positions.shape, len(observers.wrong)), twin.control_hz)
     observers.begin(readings[:, 0])
     means = [np.zeros((positions.shape[1], len(observers.wrong)))]
     for step in range(1, commands.shape[1]):
-        residual, moved = observers.look(commands[:, step - 1], readings[:, step])
-        means.append(directions.look(residual, moved).mean(axis=0))
+        residual, moved = observers.advance_step(commands[:, step - 1], readings[:, step])
+        means.append(directions.update_coefficients(residual, moved).mean(axis=0))
     return np.stack(means)
 
 
-def _replayed(twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int) -> Array:
+def _replay_commands(twin: Twin, params: ParamTable, positions: Array, commands: Array, nthread: int) -> Array:
     """Return readings ``(m, T, n)`` of a twin under these commands, without noise."""
-    alone, table = untouched(twin), params.take(np.zeros(len(positions), dtype=int))
+    alone, table = disable_contacts(twin), params.take(np.zeros(len(positions), dtype=int))
     offset, scale = (twin.column(table, "sensor", kind) for kind in ("offset", "scale"))
     initial = InitialState.home(alone, len(positions))
     qpos = initial.qpos.copy()
     qpos[:, alone.joint_qpos] = offset + scale * positions
-    initial = replace(initial, qpos=alone.with_motors(qpos), command=positions)
+    initial = replace(initial, qpos=alone.align_motors(qpos), command=positions)
     run = rollout(open_backend("threads", nthread=nthread), alone, table, initial, commands, commands.shape[1])
     return (run.qpos[:, :-1, alone.joint_qpos] - offset[:, None]) / scale[:, None]

@@ -14,9 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from twinloop.core.contract import Contract
 from twinloop.core.errors import InputError
-from twinloop.release.monitor.calibration import Calibration, read
-from twinloop.release.monitor.pictures import how_far
-from twinloop.release.monitor.signals import CalibrationHistory, Cause, EpisodeScores, cause_of, meaning
+from twinloop.release.monitor.calibration import Calibration, read_monitor_calibration
+from twinloop.release.monitor.images import describe_motion
+from twinloop.release.monitor.signals import CalibrationHistory, Cause, EpisodeScores, find_cause, get_meaning
 from twinloop.release.monitor.streams import MonitorStreams, ObservedPolicy
 from twinloop.twin import Twin
 
@@ -48,7 +48,7 @@ class Alarm:
         doubt = f" ({' or '.join(self.instead)})" if self.cause == "unknown" and self.instead else ""
         return (
             f"{self.signal} at {self.excess:.2f} times its limit since {self.since / self.control_hz:.2f} s: "
-            f"{meaning(self.signal).words}{self.detail and f' ({self.detail})'}. Points to: {self.cause}{doubt}."
+            f"{get_meaning(self.signal).words}{self.detail and f' ({self.detail})'}. Points to: {self.cause}{doubt}."
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class LiveMonitor:
         """Open the monitor that is stored in a folder.
 
         Args:
-            folder: see `calibration.save`.
+            folder: see `calibration.save_monitor_calibration`.
             twin: the twin that the calibration names.
             policy_hash: hash of the policy that will act, if known.
             nthread: see the class.
@@ -110,7 +110,7 @@ class LiveMonitor:
         Raises:
             InputError: the folder has no monitor, it is damaged, or it is for another policy or another twin.
         """
-        calibration, found = read(Path(folder))
+        calibration, found = read_monitor_calibration(Path(folder))
         check_policy(calibration.origin.policy_hash, policy_hash, where=str(folder))
         return cls(calibration, twin, hash=found, nthread=nthread)
 
@@ -125,7 +125,7 @@ class LiveMonitor:
         self._step = np.zeros(nworld, dtype=np.int64)
         self._before: dict[str, Array] | None = None
         self._courses = [EpisodeScores() for _ in range(nworld)]
-        self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drives.names) + 1))
+        self._evidence = np.zeros((nworld, 2 * len(self.calibration.scorer.drive_scorer.names) + 1))
 
     def restart(self, worlds: ArrayLike) -> None:
         """Start new episodes of some robots with the next call of `look`."""
@@ -138,7 +138,7 @@ class LiveMonitor:
         for values in (self._before or {}).values():
             values[index] = np.nan
 
-    def look(
+    def score_step(
         self,
         observation: Mapping[str, NDArray],
         acting: ObservedPolicy | None,
@@ -147,37 +147,37 @@ class LiveMonitor:
         *,
         alive: NDArray[np.bool_] | None = None,
     ) -> MonitorStep:
-        """Return the scores and new alarms of this step; see `MonitorStreams.look` for the arguments.
+        """Return the scores and new alarms of this step; see `MonitorStreams.measure_step` for the arguments.
 
         ``alive`` ``(nworld,)`` marks the robots whose episodes continue; all by default.
 
         Raises:
             InputError: an input that the calibration used is missing.
         """
-        rows = self._streams.look(observation, acting, command, reading)
+        rows = self._streams.measure_step(observation, acting, command, reading)
         calibration, scorer = self.calibration, self.calibration.scorer
-        smooth = scorer.smoothed(self._before, scorer.scores(rows, self._step))
+        smooth = scorer.smooth_scores(self._before, scorer.compute_scores(rows, self._step))
         self._before = {name: values.copy() for name, values in smooth.items()}
         goes_on = np.ones(len(self._step), dtype=bool) if alive is None else alive
-        self._evidence += goes_on[:, None] * scorer.drives.evidence(rows["drives"], self._step)
-        usual = calibration.standard(smooth, self._step)
+        self._evidence += goes_on[:, None] * scorer.drive_scorer.compute_evidence(rows["drives"], self._step)
+        usual = calibration.standardize(smooth, self._step)
         standard = {name: np.where(goes_on, values, np.nan) for name, values in usual.items()}
         relative = {name: values / calibration.band.together[name] for name, values in standard.items()}
-        alarms = self._alarms(relative, standard, rows)
+        alarms = self._add_scores(relative, standard, rows)
         self._step += 1
         return MonitorStep(scores=relative, alarms=alarms)
 
-    def cause(self, world: int) -> tuple[Cause, list[Cause]]:
-        """Return the cause that all alarms of a world's episode indicate so far, see `signals.cause_of`."""
+    def get_cause(self, world: int) -> tuple[Cause, list[Cause]]:
+        """Return the cause that all alarms of a world's episode indicate so far, see `signals.find_cause`."""
         course = self._courses[world]
-        likeness = self.calibration.scorer.drives.likeness(self._evidence[world])
-        return cause_of(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
+        likeness = self.calibration.scorer.drive_scorer.compute_likeness(self._evidence[world])
+        return find_cause(course.excess, likeness, course.first, hz=self.calibration.scorer.control_hz)
 
     def end(self, world: int, *, success: bool | None = None, intervened: bool | None = None) -> list[str]:
         """End an episode; return one sentence for each drift over episodes (see `signals.CalibrationHistory`)."""
-        return self.between.add(self._courses[world].levels(), success=success, intervened=intervened)
+        return self.between.add(self._courses[world].compute_levels(), success=success, intervened=intervened)
 
-    def _alarms(
+    def _add_scores(
         self, relative: Mapping[str, Array], standard: Mapping[str, Array], rows: Mapping[str, Array]
     ) -> tuple[Alarm, ...]:
         told, levels = (np.stack(list(values.values()), axis=1) for values in (relative, standard))
@@ -188,31 +188,31 @@ class LiveMonitor:
             beyond = np.flatnonzero(row > 1.0)
             fresh = [i for i in beyond if names[i] not in course.excess]
             for i in beyond:
-                course.beyond(names[i], step, float(row[i]))
-            cause, order = self.cause(world) if fresh else ("unknown", [])
+                course.record_excess(names[i], step, float(row[i]))
+            cause, order = self.get_cause(world) if fresh else ("unknown", [])
             alarms += [
                 Alarm(
                     world=world,
                     step=step,
-                    since=course.since(names[i], step),
+                    since=course.get_rise_step(names[i], step),
                     signal=names[i],
                     excess=float(row[i]),
                     cause=cause,
                     instead=tuple(order),
                     control_hz=self.calibration.scorer.control_hz,
-                    detail=self._detail(names[i], rows, world),
+                    detail=self._describe_shift(names[i], rows, world),
                 )
                 for i in fresh
             ]
         return tuple(alarms)
 
-    def _detail(self, signal: str, rows: Mapping[str, Array], world: int) -> str:
+    def _describe_shift(self, signal: str, rows: Mapping[str, Array], world: int) -> str:
         stream, _, kind = signal.rpartition("/")
         if kind != "shift":
             return ""
-        return how_far(rows[stream][world], self._focal(stream.removeprefix("camera/")))
+        return describe_motion(rows[stream][world], self._compute_focal_length(stream.removeprefix("camera/")))
 
-    def _focal(self, camera: str) -> float | None:
+    def _compute_focal_length(self, camera: str) -> float | None:
         """Return the focal length of a camera of the twin, in pixels of its images; None if it has no such camera."""
         model = self._twin.model
         number = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_CAMERA, camera)

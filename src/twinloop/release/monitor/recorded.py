@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from twinloop.core.contract import IMAGES, STATE, Contract
 from twinloop.core.params import ParamTable
 from twinloop.policies import PolicyLoop, Predictor
+from twinloop.release.monitor.images import ImageReference
 from twinloop.release.monitor.live import LiveMonitor
-from twinloop.release.monitor.pictures import ImageReference
 from twinloop.release.monitor.streams import MonitorStreams
 from twinloop.twin import Twin
 
@@ -52,12 +52,12 @@ class RecordedEpisodes:
             names=tuple(self.names[i] for i in index),
         )
 
-    def at(self, step: int) -> dict[str, NDArray[Any]]:
+    def get_step_observation(self, step: int) -> dict[str, NDArray[Any]]:
         """Return the observation of one step, ``(m, …)`` by name."""
         return {name: values[:, step] for name, values in self.observation.items()}
 
 
-def joined(parts: Sequence[RecordedEpisodes]) -> RecordedEpisodes:
+def concatenate_episodes(parts: Sequence[RecordedEpisodes]) -> RecordedEpisodes:
     """Concatenate batches of episodes of equal length."""
     return RecordedEpisodes(
         observation={name: np.concatenate([part.observation[name] for part in parts]) for name in parts[0].observation},
@@ -69,7 +69,7 @@ def joined(parts: Sequence[RecordedEpisodes]) -> RecordedEpisodes:
     )
 
 
-def rows_of(
+def compute_rows(
     recorded: RecordedEpisodes,
     twin: Twin,
     contract: Contract,
@@ -89,18 +89,18 @@ def rows_of(
     acting = None if policy is None else PolicyLoop(policy, len(recorded))
     kept: dict[str, list[Array]] = {}
     for step in range(recorded.commands.shape[1]):
-        seen = recorded.at(step)
-        ask(acting, seen, recorded.commands[:, step])
-        for name, rows in streams.look(seen, acting, recorded.commands[:, step]).items():
+        seen = recorded.get_step_observation(step)
+        call_policy(acting, seen, recorded.commands[:, step])
+        for name, rows in streams.measure_step(seen, acting, recorded.commands[:, step]).items():
             kept.setdefault(name, []).append(np.where((step < recorded.lengths)[:, None], rows, np.nan))
     return streams, {name: np.stack(rows, axis=1) for name, rows in kept.items()}
 
 
-def ask(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
+def call_policy(acting: PolicyLoop | None, seen: Mapping[str, NDArray[Any]], commands: Array) -> None:
     """Run a policy, if there is one, on an observation, then report the commands that were sent."""
     if acting is not None:
         acting.act(seen)
-        acting.sent(commands)
+        acting.set_sent_commands(commands)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,23 +116,25 @@ class MonitorVerdict:
     course: tuple[str, ...]
 
 
-def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | None = None) -> list[MonitorVerdict]:
+def monitor_recorded(
+    recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | None = None
+) -> list[MonitorVerdict]:
     """Run a monitor on a batch of episodes in parallel, then add them to its history in order."""
     monitor.begin(len(recorded))
     acting = None if policy is None else PolicyLoop(policy, len(recorded))
     alarms: list[list[Any]] = [[] for _ in recorded.names]
     most: dict[str, Array] = {}
     for step in range(recorded.commands.shape[1]):
-        seen, alive = recorded.at(step), step < recorded.lengths
-        ask(acting, seen, recorded.commands[:, step])
-        look = monitor.look(seen, acting, recorded.commands[:, step], alive=alive)
+        seen, alive = recorded.get_step_observation(step), step < recorded.lengths
+        call_policy(acting, seen, recorded.commands[:, step])
+        look = monitor.score_step(seen, acting, recorded.commands[:, step], alive=alive)
         for alarm in look.alarms:
             alarms[alarm.world].append(alarm)
         for name, values in look.scores.items():
             most[name] = np.fmax(most.get(name, np.full(len(recorded), np.nan)), np.where(alive, values, np.nan))
     told: list[MonitorVerdict] = []
     for world, name in enumerate(recorded.names):
-        cause, order = monitor.cause(world) if alarms[world] else ("none", [])
+        cause, order = monitor.get_cause(world) if alarms[world] else ("none", [])
         known = recorded.success[world]
         course = monitor.end(world, success=None if np.isnan(known) else bool(known))
         told.append(
@@ -149,7 +151,7 @@ def watch(recorded: RecordedEpisodes, monitor: LiveMonitor, policy: Predictor | 
     return told
 
 
-def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Array:
+def compute_held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Array:
     """Return the share of episodes in which the gripper holds an object at each step, ``(T,)``.
 
     An object is assumed where the gripper is further open than commanded. The shares are 1 if the robot has no
@@ -166,7 +168,7 @@ def held_share(recorded: RecordedEpisodes, twin: Twin, contract: Contract) -> Ar
     return ((apart > _SQUEEZED) & known).sum(axis=0) / np.maximum(known.sum(axis=0), 1)
 
 
-def references(recorded: RecordedEpisodes, cameras: tuple[str, ...]) -> dict[str, ImageReference]:
+def make_references(recorded: RecordedEpisodes, cameras: tuple[str, ...]) -> dict[str, ImageReference]:
     """Return a reference image of every camera, from some frames of every episode."""
     found: dict[str, ImageReference] = {}
     for name in cameras:

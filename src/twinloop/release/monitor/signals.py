@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.release.monitor.calibration import Calibration
 from twinloop.stats.betting import log_e_mean
-from twinloop.stats.change_points import REFERENCE, cusum, cusum_threshold, self_starting
+from twinloop.stats.change_points import REFERENCE, cusum, cusum_threshold, self_starting_scores
 
 Cause = Literal[
     "worn actuator",
@@ -73,7 +73,7 @@ _CAMERA: Mapping[str, SignalMeaning] = {
 }
 
 
-def meaning(signal: str) -> SignalMeaning:
+def get_meaning(signal: str) -> SignalMeaning:
     """Return the meaning of a signal, such as ``drives/latency``, ``tracker`` or ``camera/front/shift``."""
     first, _, rest = signal.partition("/")
     if first == "drives":
@@ -85,7 +85,7 @@ def meaning(signal: str) -> SignalMeaning:
     return _OTHERS[first]
 
 
-def cause_of(
+def find_cause(
     excess: Mapping[str, float],
     likeness: Mapping[str, float] | None = None,
     first: Mapping[str, int] | None = None,
@@ -102,7 +102,8 @@ def cause_of(
 
     Args:
         excess: for each signal beyond its limit, its largest value divided by the limit.
-        likeness: similarity of the episode so far to each fault of the drives, see `judging.DriveScorer.likeness`.
+        likeness: similarity of the episode so far to each fault of the drives, see
+        `judging.DriveScorer.compute_likeness`.
         first: step at which each signal exceeded its limit.
         hz: steps per second.
     """
@@ -111,26 +112,26 @@ def cause_of(
     strength: dict[Cause, float] = {}
     doubtful: list[Cause] = []
     if drives:
-        named = _of_drives(likeness or {})
+        named = _find_drive_causes(likeness or {})
         if len(named) == 1:
             strength[named[0]] = max(drives.values())
         else:
             doubtful = named
-        if "grip" in left and not _of_the_jaws(named, drives, first or {}, hz):
+        if "grip" in left and not _indicates_object(named, drives, first or {}, hz):
             left.pop("grip")
-    special = {name: value for name, value in left.items() if not meaning(name).general}
+    special = {name: value for name, value in left.items() if not get_meaning(name).general}
     for name, value in special.items():
-        cause = meaning(name).cause
+        cause = get_meaning(name).cause
         strength[cause] = max(strength.get(cause, 0.0), value)
     if not strength and not drives:
-        strength = {meaning(name).cause: value for name, value in left.items()}
+        strength = {get_meaning(name).cause: value for name, value in left.items()}
     order = sorted(strength, key=lambda cause: -strength[cause])
     if not order or (len(order) > 1 and strength[order[0]] < _CLEAR * strength[order[1]]):
         return "unknown", [*order, *doubtful]
     return order[0], order
 
 
-def _of_the_jaws(named: list[Cause], drives: Mapping[str, float], first: Mapping[str, int], hz: float) -> bool:
+def _indicates_object(named: list[Cause], drives: Mapping[str, float], first: Mapping[str, int], hz: float) -> bool:
     """Return whether an unusual gripper signal indicates an unknown object although the drives are unusual too."""
     if len(named) == 1:
         return named[0] == "unknown object"
@@ -138,7 +139,7 @@ def _of_the_jaws(named: list[Cause], drives: Mapping[str, float], first: Mapping
     return first.get("grip", 0) - earliest <= _EARLIER_S * hz
 
 
-def _of_drives(likeness: Mapping[str, float]) -> list[Cause]:
+def _find_drive_causes(likeness: Mapping[str, float]) -> list[Cause]:
     """Return the cause that the drives indicate; several if it is unclear, none if no fault is similar."""
     best: dict[Cause, float] = {}
     for name, value in likeness.items():
@@ -180,16 +181,16 @@ class EpisodeScores:
             else:
                 self._rise.pop(name, None)
 
-    def since(self, name: str, step: int) -> int:
+    def get_rise_step(self, name: str, step: int) -> int:
         """Return the step since which a signal has been rising; ``step`` if it is not rising."""
         return self._rise.get(name, step)
 
-    def beyond(self, name: str, step: int, excess: float) -> None:
+    def record_excess(self, name: str, step: int, excess: float) -> None:
         """Record that a signal is beyond its limit; ``excess`` is the value divided by the limit."""
         self.first.setdefault(name, step)
         self.excess[name] = max(self.excess.get(name, 0.0), excess)
 
-    def levels(self) -> dict[str, float]:
+    def compute_levels(self) -> dict[str, float]:
         """Return the mean standardized score of every signal with at least one finite score."""
         rows = zip(self._names, self._total.tolist(), self._count.tolist(), strict=True)
         return {name: total / count for name, total, count in rows if count}
@@ -226,28 +227,28 @@ class CalibrationHistory:
             self._success.append(float(success))
         if intervened is not None:
             self._intervened.append(float(intervened))
-        return [*self._drifting(), *self._rates()]
+        return [*self._describe_drifts(), *self._describe_rate_changes()]
 
-    def paths(self) -> dict[str, Array]:
+    def compute_paths(self) -> dict[str, Array]:
         """Return the CUSUM of every signal after each episode."""
         return {
-            name: cusum(self_starting(self._known[name], series)) if series else np.empty(0)
+            name: cusum(self_starting_scores(self._known[name], series)) if series else np.empty(0)
             for name, series in self._levels.items()
         }
 
-    def _drifting(self) -> list[str]:
+    def _describe_drifts(self) -> list[str]:
         said = []
-        for name, path in self.paths().items():
+        for name, path in self.compute_paths().items():
             if len(path) and path[-1] >= self.threshold:
                 start = int(np.flatnonzero(np.concatenate([[0.0], path[:-1]]) <= 0.0)[-1])
                 said.append(
                     f"{name} has drifted since episode {start + 1} of {len(path)} (CUSUM {path[-1]:.1f}, limit "
-                    f"{self.threshold:.1f}, k = {REFERENCE:g}): {meaning(name).words}. Points to: "
-                    f"{meaning(name).cause}."
+                    f"{self.threshold:.1f}, k = {REFERENCE:g}): {get_meaning(name).words}. Points to: "
+                    f"{get_meaning(name).cause}."
                 )
         return said
 
-    def _rates(self) -> list[str]:
+    def _describe_rate_changes(self) -> list[str]:
         said = []
         for what, series, usual, side in (
             ("success", self._success, self._origin.success_rate, -1),

@@ -25,7 +25,7 @@ from twinloop.core.contract import ENVIRONMENT, IMAGES, STATE, Contract
 from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.release.monitor.faults import ObserverBank, ResidualDirections
-from twinloop.release.monitor.pictures import ImageReference
+from twinloop.release.monitor.images import ImageReference
 from twinloop.tasks.kinematics import Chain
 from twinloop.twin import Twin
 
@@ -69,8 +69,8 @@ class MonitorStreams:
         self._params = twin.table(1) if params is None else params
         self._observers = ObserverBank(twin, self._params, nthread=nthread)
         self.hypotheses = self._observers.wrong
-        self.arm, self.grip = arm_and_grip(twin)
-        self._tool = _tool_columns(contract)
+        self.arm, self.grip = split_arm_and_grip(twin)
+        self._tool = _find_tool_columns(contract)
         home = twin.home()[0]
         self._chain = Chain(twin.model, twin.robot.tcp, home) if twin.robot.tcp and self._tool else None
         self._keep = math.exp(-1.0 / (_TRACKED_S * twin.control_hz))
@@ -91,7 +91,7 @@ class MonitorStreams:
         """Start new episodes of some robots with the next call of `look`."""
         self._fresh[np.asarray(worlds)] = True
 
-    def look(
+    def measure_step(
         self,
         observation: Mapping[str, NDArray],
         acting: ObservedPolicy | None,
@@ -109,37 +109,37 @@ class MonitorStreams:
         Raises:
             InputError: readings are missing, not finite, or of another number.
         """
-        read = self._read(observation, reading)
+        read = self._check_readings(observation, reading)
         position = self._units.to_si(read)
-        rows = self._drives(position)
+        rows = self._measure_drives(position)
         fresh = self._fresh.copy()
         self._fresh[:] = False
         sent = np.asarray(command, dtype=np.float64)
         self._command = self._contract.action.to_si(sent) if self._contract.command == "position" else sent
-        rows["observation"] = np.concatenate([read, *self._seen(observation)], axis=1)
+        rows["observation"] = np.concatenate([read, *self._check_tracker_columns(observation)], axis=1)
         if self._chain is not None:
             tool = np.asarray(observation[ENVIRONMENT])[:, self._tool]
-            rows["tracker"] = self._tracker(self._chain, position, tool, fresh)
+            rows["tracker"] = self._measure_tracker(self._chain, position, tool, fresh)
         if acting is not None:
-            rows |= self._policy(acting, fresh)
+            rows |= self._measure_policy(acting, fresh)
         for name, reference in self._pictures.items():
             if IMAGES + name in observation:
-                rows[f"camera/{name}"] = self._looked(reference, np.asarray(observation[IMAGES + name]), name)
+                rows[f"camera/{name}"] = self._measure_images(reference, np.asarray(observation[IMAGES + name]), name)
         return rows
 
-    def _looked(self, reference: ImageReference, pictures: NDArray, name: str) -> Array:
+    def _measure_images(self, reference: ImageReference, pictures: NDArray, name: str) -> Array:
         """Return the rows of images; a repeated image keeps its row, since a camera may be slower than the control."""
         before = self._shown.get(name)
         if before is None or before[0].shape != pictures.shape:
-            row = reference.look(pictures, name)
+            row = reference.compare_images(pictures, name)
         else:
             row, fresh = before[1].copy(), (pictures != before[0]).any(axis=(1, 2, 3))
             if fresh.any():
-                row[fresh] = reference.look(pictures[fresh], name)
+                row[fresh] = reference.compare_images(pictures[fresh], name)
         self._shown[name] = pictures.copy(), row
         return row.copy()
 
-    def _read(self, observation: Mapping[str, NDArray], reading: ArrayLike | None) -> Array:
+    def _check_readings(self, observation: Mapping[str, NDArray], reading: ArrayLike | None) -> Array:
         given = observation.get(STATE) if reading is None else np.asarray(reading)
         if given is None:
             raise InputError(f"A monitor needs joint readings: give {STATE} in the observation, or `reading`.")
@@ -150,12 +150,12 @@ class MonitorStreams:
             )
         return np.asarray(given, dtype=np.float64)
 
-    def _drives(self, position: Array) -> dict[str, Array]:
+    def _measure_drives(self, position: Array) -> dict[str, Array]:
         if self._never:
             self._observers.begin(position)
             self._never = False
-        residual, moved = self._observers.look(self._command, position)
-        coefficients = self._directions.look(residual, moved)
+        residual, moved = self._observers.advance_step(self._command, position)
+        coefficients = self._directions.update_coefficients(residual, moved)
         worlds = np.flatnonzero(self._fresh)
         if worlds.size:
             self._observers.restart(worlds, position[worlds])
@@ -166,7 +166,7 @@ class MonitorStreams:
             rows["grip"] = coefficients[:, self.grip].reshape(self.nworld, -1)
         return rows
 
-    def _seen(self, observation: Mapping[str, NDArray]) -> list[Array]:
+    def _check_tracker_columns(self, observation: Mapping[str, NDArray]) -> list[Array]:
         names = self._contract.environment
         if not names:
             return []
@@ -178,7 +178,7 @@ class MonitorStreams:
             )
         return [seen]
 
-    def _tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
+    def _measure_tracker(self, chain: Chain, position: Array, tool: NDArray, fresh: NDArray[np.bool_]) -> Array:
         offset, scale = (self._twin.column(self._params, "sensor", kind) for kind in ("offset", "scale"))
         order = [self._twin.joint_qpos.tolist().index(row) for row in chain.qpos.tolist()]
         apart = tool - chain.pose((offset + scale * position)[:, order]).position
@@ -186,19 +186,19 @@ class MonitorStreams:
         self._tracked = self._keep * before + (1.0 - self._keep) * apart
         return self._tracked.copy()
 
-    def _policy(self, acting: ObservedPolicy, fresh: NDArray[np.bool_]) -> dict[str, Array]:
+    def _measure_policy(self, acting: ObservedPolicy, fresh: NDArray[np.bool_]) -> dict[str, Array]:
         self._disagreed[fresh] = np.nan
         both = acting.predicted & (acting.previous_step >= 0)
         for shift in np.unique((acting.chunk_step - acting.previous_step)[both]):
             worlds = np.flatnonzero(both & (acting.chunk_step - acting.previous_step == shift))
-            self._disagreed[worlds] = overlap(acting.chunk[worlds], acting.previous_chunk[worlds], int(shift))
+            self._disagreed[worlds] = compare_chunks(acting.chunk[worlds], acting.previous_chunk[worlds], int(shift))
         rows = {"chunk": self._disagreed.copy()}
         if acting.latent.shape[1]:
             rows["latent"] = np.array(acting.latent, dtype=np.float64)
         return rows
 
 
-def overlap(chunk: Array, previous: Array, shift: int) -> Array:
+def compare_chunks(chunk: Array, previous: Array, shift: int) -> Array:
     """Return the difference of chunks ``(n, size, k)`` from those predicted ``shift`` steps before, over common steps.
 
     It is the root mean square over these steps, ``(n, k)``; NaN if there are none.
@@ -209,13 +209,13 @@ def overlap(chunk: Array, previous: Array, shift: int) -> Array:
     return np.sqrt(np.mean((chunk[:, :common] - previous[:, shift:]) ** 2, axis=1))
 
 
-def arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+def split_arm_and_grip(twin: Twin) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
     """Return the indices of the arm joints and of the gripper joint, which stops at an object when it closes."""
     gripper = twin.robot.gripper
     grip = [i for i, name in enumerate(twin.robot.joints) if gripper is not None and name == gripper.joint]
     return np.setdiff1d(np.arange(len(twin.robot.joints)), grip), np.array(grip, dtype=np.intp)
 
 
-def _tool_columns(contract: Contract) -> list[int]:
+def _find_tool_columns(contract: Contract) -> list[int]:
     names, seen = [f"tool.{axis}" for axis in "xyz"], contract.environment
     return [seen.index(name) for name in names] if set(names) <= set(seen) else []

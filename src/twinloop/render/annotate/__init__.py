@@ -1,11 +1,11 @@
 """Compute ground truth of images from any renderer's ids and distances, and visualize it."""
 
 from twinloop.render.annotate.draw import (
-    depth_picture,
+    depth_image,
     draw_annotations,
-    flow_picture,
-    instance_picture,
-    normals_picture,
+    flow_image,
+    instance_image,
+    normals_image,
 )
 from twinloop.render.annotate.episode import ANNOTATIONS, AnnotationSettings, annotate_episode, annotations_document
 from twinloop.render.annotate.instances import InstanceTable
@@ -16,9 +16,9 @@ __all__ = [
     "InstanceTable",
     "annotate_episode",
     "annotations_document",
-    "depth_picture",
+    "depth_image",
     "draw_annotations",
-    "flow_picture",
-    "instance_picture",
-    "normals_picture",
+    "flow_image",
+    "instance_image",
+    "normals_image",
 ]

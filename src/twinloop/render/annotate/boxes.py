@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.imaging import Intrinsics
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable
-from twinloop.twin.quantities.rotation import matrix
+from twinloop.twin.quantities.rotation import rotation_matrix
 
 Array = NDArray[np.float64]
 _GEOM = mujoco.mjtGeom
@@ -44,9 +44,9 @@ class ObjectBlobs:
             for geom in instance.geoms:
                 if not is_drawn(model, geom):
                     continue
-                centre, half = _of_geom(model, geom)
+                centre, half = _make_blobs(model, geom)
                 if instance.body:  # a geom of the world is its own frame
-                    turn = matrix(model.geom_quat[geom])
+                    turn = rotation_matrix(model.geom_quat[geom])
                     centre, half = centre @ turn.T + model.geom_pos[geom], turn @ half
                 centres.append(centre)
                 axes.append(half)
@@ -58,7 +58,7 @@ class ObjectBlobs:
         """Index of the first blob of each object that has any."""
         return np.flatnonzero(np.diff(self.instance, prepend=-1))
 
-    def oriented(self) -> tuple[NDArray[np.intp], Array, Array]:
+    def compute_oriented_boxes(self) -> tuple[NDArray[np.intp], Array, Array]:
         """Return numbers of objects ``(m,)``, and centre and size ``(m, 3)`` of their boxes in their frames' axes."""
         if not len(self.instance):
             return self.instance, np.empty((0, 3)), np.empty((0, 3))
@@ -67,7 +67,7 @@ class ObjectBlobs:
         low = np.minimum.reduceat(self.centre - reach, self.starts)
         return self.instance[self.starts], (low + high) / 2.0, high - low
 
-    def upright(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
+    def compute_image_boxes(self, camera_from_frame: Array, pinhole: Intrinsics) -> tuple[Array, Array]:
         """Return the 2D box of each object alone in a camera's image, and its largest depth.
 
         Args:
@@ -95,7 +95,7 @@ class ObjectBlobs:
         return np.where(nearest[:, None] > 0.0, boxes, np.nan), farthest
 
 
-def visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def find_visible_boxes(instance: NDArray[np.uint16], count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the number of pixels of each object in an image, and their bounding box.
 
     Args:
@@ -140,13 +140,13 @@ def _outline(dual: Array, axis: int) -> tuple[Array, Array]:
     return middle - half, middle + half
 
 
-def _of_geom(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
+def _make_blobs(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
     """Return centres and half axes of a geom's blobs in its own axes."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind == _GEOM.mjGEOM_BOX:
-        return _points(_CORNERS * size)
+        return _make_point_blobs(_CORNERS * size)
     if kind == _GEOM.mjGEOM_MESH:
-        return _points(_mesh_corners(model, int(model.geom_dataid[geom])))
+        return _make_point_blobs(_mesh_corners(model, int(model.geom_dataid[geom])))
     if kind == _GEOM.mjGEOM_SPHERE:
         return np.zeros((1, 3)), size[0] * np.eye(3)[None]
     if kind == _GEOM.mjGEOM_ELLIPSOID:
@@ -158,7 +158,7 @@ def _of_geom(model: mujoco.MjModel, geom: int) -> tuple[Array, Array]:
     return np.empty((0, 3)), np.empty((0, 3, 3))
 
 
-def _points(points: Array) -> tuple[Array, Array]:
+def _make_point_blobs(points: Array) -> tuple[Array, Array]:
     return points, np.zeros((len(points), 3, 3))
 
 

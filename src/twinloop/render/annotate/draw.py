@@ -24,7 +24,7 @@ _BACKGROUND = np.array([24, 24, 28], dtype=np.uint8)
 _BOXED = ("object", "target", "distractor")
 
 
-def colour_of(number: int) -> tuple[int, int, int]:
+def choose_colour(number: int) -> tuple[int, int, int]:
     """Return a colour for an instance or class: hues by the golden ratio, so that neighbours differ; black for 0."""
     import colorsys
 
@@ -34,13 +34,13 @@ def colour_of(number: int) -> tuple[int, int, int]:
     return round(255 * red), round(255 * green), round(255 * blue)
 
 
-def instance_picture(instance: NDArray[Any]) -> Picture:
+def instance_image(instance: NDArray[Any]) -> Picture:
     """Return instances or classes ``(H, W)`` as colours."""
-    table = np.array([colour_of(i) for i in range(int(instance.max(initial=0)) + 1)], dtype=np.uint8)
+    table = np.array([choose_colour(i) for i in range(int(instance.max(initial=0)) + 1)], dtype=np.uint8)
     return table[instance]
 
 
-def depth_picture(depth: NDArray[np.float32], *, near: float | None = None, far: float | None = None) -> Picture:
+def depth_image(depth: NDArray[np.float32], *, near: float | None = None, far: float | None = None) -> Picture:
     """Return distances ``(H, W)`` as colours, from yellow (near) over red to blue (far); dark without a surface.
 
     The range is that of the image, without its nearest and farthest hundredth, unless it is given.
@@ -56,14 +56,14 @@ def depth_picture(depth: NDArray[np.float32], *, near: float | None = None, far:
     return np.rint(colours).astype(np.uint8)
 
 
-def normals_picture(normals: NDArray[np.float32]) -> Picture:
+def normals_image(normals: NDArray[np.float32]) -> Picture:
     """Return normals in camera axes as colours (1 + x, 1 - y, 1 - z) / 2: surfaces that face the camera are blue."""
     colours = np.rint(127.5 * (1.0 + normals * [1.0, -1.0, -1.0])).astype(np.uint8)
     colours[(normals == 0.0).all(axis=-1)] = _BACKGROUND
     return colours
 
 
-def flow_picture(flow: NDArray[np.float32], *, largest: float | None = None) -> Picture:
+def flow_image(flow: NDArray[np.float32], *, largest: float | None = None) -> Picture:
     """Return flow ``(H, W, 2)`` as colours: hue is direction, saturation length up to ``largest`` px; dark: none."""
     told = np.asarray(np.isfinite(flow).all(axis=-1))
     vector = np.where(told[..., None], flow, 0.0)
@@ -112,7 +112,7 @@ def draw_annotations(
     if masks:
         instance = annotations.instance[frame]
         named = np.isin(instance, [i for i, name in annotations.class_of.items() if name in ("robot", *_BOXED)])
-        base = np.where(named[..., None], (1.0 - masks) * base + masks * instance_picture(instance), base)
+        base = np.where(named[..., None], (1.0 - masks) * base + masks * instance_image(instance), base)
     image = Image.fromarray(np.rint(base).astype(np.uint8)).resize((pinhole.width * scale, pinhole.height * scale))
     draw = ImageDraw.Draw(image)
     pen = _ImageDrawer(draw, ImageFont.load_default(size=max(11, 7 * scale)), scale)
@@ -122,10 +122,10 @@ def draw_annotations(
     camera = poses(rows, "camera")
     for row, pose in zip(rows.to_pylist(), camera, strict=True):
         if row["class_name"] in _BOXED:
-            pen.thing(row, pose, pinhole, boxes=boxes, names=names, axes=axes)
+            pen.draw_object(row, pose, pinhole, boxes=boxes, names=names, axes=axes)
     if keypoints:
         points = annotations.keypoints.to_pylist()
-        pen.points([row for row in points if row["frame_index"] == frame and row["visible"]])
+        pen.draw_keypoints([row for row in points if row["frame_index"] == frame and row["visible"]])
     return np.asarray(image)
 
 
@@ -135,10 +135,10 @@ class _ImageDrawer:
     def __init__(self, draw: Any, font: Any, scale: int) -> None:
         self._draw, self._font, self._scale = draw, font, scale
 
-    def thing(
+    def draw_object(
         self, row: Mapping[str, Any], pose: Point, pinhole: Intrinsics, *, boxes: bool, names: bool, axes: float
     ) -> None:
-        colour = colour_of(row["instance"])
+        colour = choose_colour(row["instance"])
         if row["box_size"] is not None:
             corners = box_corners(np.array(row["box_centre"]), np.array(row["box_size"]))
             pixels = pinhole.project(corners @ pose[:3, :3].T + pose[:3, 3])
@@ -157,7 +157,7 @@ class _ImageDrawer:
             for end, axis_colour in zip(ends[1:], _AXES, strict=True):
                 self._line(ends[0], end, axis_colour, 2)
 
-    def points(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def draw_keypoints(self, rows: Sequence[Mapping[str, Any]]) -> None:
         reach = 1.2
         for row in rows:
             x, y = row["pixel"]

@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.dataset.annotations import PREFIX, document, table
+from twinloop.dataset.annotations import PREFIX, build_document, build_table
 from twinloop.dataset.media.png_coding import encode_depth, encode_flow, encode_normals, encode_png
 from twinloop.render.annotate.flow import forward_flow
 from twinloop.render.annotate.frame import FrameTruth, ImageAnnotator, KeypointRows, ObjectRows, quaternions
@@ -38,7 +38,7 @@ class EpisodeRows:
         """Append the annotations of an image."""
         self._append("cameras", frame, 1, _camera_columns(frame))
         if "frames" in self._columns:
-            self._append("frames", frame, 1, {**self._pictures(frame), "flow": [None]})
+            self._append("frames", frame, 1, {**self._encode_images(frame), "flow": [None]})
         if "objects" in self._columns and frame.objects is not None:
             objects = frame.objects
             self._append("objects", frame, len(objects.instance), self._object_columns(objects))
@@ -55,9 +55,9 @@ class EpisodeRows:
         """Return all rows so far as tables, as `dataset.side_tables` takes them."""
         result: dict[str, pa.Table] = {}
         for name, columns in self._columns.items():
-            whole = {key: _joined(values) for key, values in columns.items()}
+            whole = {key: _join_values(values) for key, values in columns.items()}
             rows = len(whole.get("frame_index", ()))
-            result[f"{PREFIX}/{name}"] = table(name, {**whole, "number": np.full(rows, self._number)}, rows)
+            result[f"{PREFIX}/{name}"] = build_table(name, {**whole, "number": np.full(rows, self._number)}, rows)
         return result
 
     def _append(self, name: str, frame: FrameTruth, rows: int, columns: dict[str, Any]) -> None:
@@ -70,14 +70,14 @@ class EpisodeRows:
             else:
                 target[key] += values
 
-    def _pictures(self, frame: FrameTruth) -> dict[str, list[bytes]]:
+    def _encode_images(self, frame: FrameTruth) -> dict[str, list[bytes]]:
         wanted, pictures = self._wanted, dict[str, list[bytes]]()
         if "depth" in wanted:
             pictures["depth"] = [encode_png(encode_depth(frame.view.depth, self._unit))]
         if "instance" in wanted:
             pictures["instance"] = [encode_png(frame.instance)]
         if "semantic" in wanted:
-            pictures["semantic"] = [encode_png(self._things.semantic(frame.instance))]
+            pictures["semantic"] = [encode_png(self._things.to_classes(frame.instance))]
         if "normals" in wanted and frame.normal is not None:
             pictures["normals"] = [encode_png(encode_normals(frame.normal))]
         return pictures
@@ -99,8 +99,8 @@ class EpisodeRows:
             "camera_quaternion": quaternions(camera),
             "box_centre": objects.box_centre,
             "box_size": objects.box_size,
-            "box_world": _moved(world, objects.box_centre),
-            "box_camera": _moved(camera, objects.box_centre),
+            "box_world": _transform_points(world, objects.box_centre),
+            "box_camera": _transform_points(camera, objects.box_centre),
         }
 
 
@@ -131,11 +131,11 @@ def _keypoint_columns(points: KeypointRows) -> dict[str, Any]:
     }
 
 
-def _moved(poses: np.ndarray, points: np.ndarray) -> np.ndarray:
+def _transform_points(poses: np.ndarray, points: np.ndarray) -> np.ndarray:
     return np.einsum("nij,nj->ni", poses[:, :3, :3], points) + poses[:, :3, 3]
 
 
-def _joined(values: list[Any]) -> Any:
+def _join_values(values: list[Any]) -> Any:
     return np.concatenate(values) if values and isinstance(values[0], np.ndarray) else values
 
 
@@ -235,7 +235,7 @@ def annotations_document(twin: Twin, settings: AnnotationSettings) -> dict[str, 
     names += ["contacts", "forces"] if "contacts" in settings.wanted else []
     names += ["joints"] if "joints" in settings.wanted else []
     chosen = {"annotations": list(settings.wanted), "depth_unit": settings.depth_unit}
-    return document(names, InstanceTable.of(twin).to_json(), **chosen)
+    return build_document(names, InstanceTable.of(twin).to_json(), **chosen)
 
 
 def _frames(
@@ -252,4 +252,4 @@ def _frames(
             truth.pose(frame)
             for camera in renderer.cameras:
                 channels = {name: pictures[frame - start] for name, pictures in seen[camera].items()}
-                yield truth.see(camera, channels, **parts)
+                yield truth.annotate_image(camera, channels, **parts)

@@ -40,17 +40,17 @@ def forward_flow(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
         Flow ``(H, W, 2)`` in px to the right and down, nan without a surface or for a point then behind the camera; and
         whether the next image shows the point, ``(H, W)``: within its edges and not occluded, also not by its own body.
     """
-    pixels, distance = _pixels_then(now, then)
+    pixels, distance = _project_to_next(now, then)
     valid = (now.geom >= 0) & (distance > 0.0)
     flow = np.where(valid[..., None], pixels - now.pinhole.pixel_centres(), np.nan).astype(np.float32)
     there = np.flatnonzero(valid)
     seen = np.zeros(valid.size, dtype=bool)
     flat = pixels.reshape(-1, 2)[there], distance.ravel()[there], now.geom.ravel()[there]
-    seen[there] = shows(then, *flat)
+    seen[there] = are_visible(then, *flat)
     return flow, seen.reshape(valid.shape)
 
 
-def _pixels_then(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def _project_to_next(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return the position of every pixel's point in the next image ``(H, W, 2)``, and its distance ``(H, W)``.
 
     A pixel (u, v) at distance z is the point z K⁻¹ (u, v, 1), so the result is linear in z (u, v, 1) with one matrix
@@ -78,7 +78,9 @@ def _pixels_then(now: FrameView, then: FrameView) -> tuple[NDArray[np.float32], 
     return np.stack([component(0) * per_metre, component(1) * per_metre], axis=-1), distance
 
 
-def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]) -> NDArray[np.bool_]:
+def are_visible(
+    view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: NDArray[np.int32]
+) -> NDArray[np.bool_]:
     """Return whether an image shows points of geoms ``(n,)`` at pixels ``(n, 2)``, ``distance`` ``(n,)`` m away.
 
     A point is visible if its pixel shows the geom at this distance. On a slanted surface distances differ within a
@@ -92,7 +94,7 @@ def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: N
     slack = SAME_M + SAME_PART * distance
     seen = inside & (view.geom.ravel()[place] == geom) & (np.abs(view.depth.ravel()[place] - distance) <= slack)
     rest = np.flatnonzero(inside & ~seen)
-    rows, columns, _ = around(view.pinhole, pixels[rest])
+    rows, columns, _ = find_neighbours(view.pinhole, pixels[rest])
     same = view.geom[rows, columns] == geom[rest, None]
     depth = view.depth[rows, columns]
     low = np.where(same, depth, np.inf).min(axis=1) - slack[rest]
@@ -101,7 +103,9 @@ def shows(view: FrameView, pixels: NDArray[Any], distance: NDArray[Any], geom: N
     return seen
 
 
-def around(pinhole: Intrinsics, pixels: NDArray[Any]) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
+def find_neighbours(
+    pinhole: Intrinsics, pixels: NDArray[Any]
+) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.bool_]]:
     """Return rows and columns ``(n, 4)`` of the pixels around points of an image, and whether they are within it."""
     column, row = pixels[:, 0], pixels[:, 1]
     inside = (column >= 0.0) & (column <= pinhole.width) & (row >= 0.0) & (row <= pinhole.height)
@@ -143,7 +147,9 @@ class Keypoints:
         self._names += [f"{item.name}/corner_{i}" for item in cornered for i in range(8)]
         self._instance = np.concatenate([model.site_bodyid[self._sites], np.repeat(self._cornered, 8)]).astype(np.intp)
 
-    def see(self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array) -> KeypointRows:
+    def locate_keypoints(
+        self, view: FrameView, model: mujoco.MjModel, data: mujoco.MjData, corners: Array
+    ) -> KeypointRows:
         """Return the keypoints in an image, of those that exist.
 
         Args:
@@ -165,11 +171,11 @@ class Keypoints:
             camera=camera,
             pixel=pixel,
             inside=inside,
-            visible=inside & _reached(model, data, view.world_from_camera[:3, 3], world),
+            visible=inside & _are_unoccluded(model, data, view.world_from_camera[:3, 3], world),
         )
 
 
-def _reached(model: mujoco.MjModel, data: mujoco.MjData, eye: Array, points: Array) -> NDArray[np.bool_]:
+def _are_unoccluded(model: mujoco.MjModel, data: mujoco.MjData, eye: Array, points: Array) -> NDArray[np.bool_]:
     """Return whether no visible geom is between a camera and points ``(n, 3)``, except the point's own surface."""
     count, ways = len(points), points - eye
     length = np.linalg.norm(ways, axis=1)

@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
-from twinloop.render.annotate.boxes import ObjectBlobs, box_corners, is_drawn, visible_boxes
+from twinloop.render.annotate.boxes import ObjectBlobs, box_corners, find_visible_boxes, is_drawn
 from twinloop.render.annotate.flow import FrameView, KeypointRows, Keypoints
 from twinloop.render.annotate.instances import DRAWN_GROUPS, InstanceTable, ObjectInstance
-from twinloop.render.cameras import intrinsics, opencv_pose, transforms
+from twinloop.render.cameras import intrinsics, make_transforms, opencv_pose
 from twinloop.render.protocol import Fields, SceneStates
 from twinloop.render.scene import PosedScene, camera_ids
 
@@ -27,7 +27,7 @@ _TOUCHING = 1e-4  # m, and share of the distance: tolerance of equal distances, 
 _ASKED = mujoco.mjNGROUP - 1  # a geom group reserved for these rays
 
 
-def hidden_pixels(
+def count_hidden_pixels(
     model: mujoco.MjModel,
     data: mujoco.MjData,
     view: FrameView,
@@ -42,7 +42,7 @@ def hidden_pixels(
         model: model with the world's fields; its ``geom_group`` is written and restored.
         data: the poses of its geoms.
         instance: the image's instances ``(H, W)``.
-        box: box of the object's outline ``(4,)``, nan for the whole image; see `boxes.ObjectBlobs.upright`.
+        box: box of the object's outline ``(4,)``, nan for the whole image; see `boxes.ObjectBlobs.compute_image_boxes`.
         farthest: the object's largest distance along the optical axis, in m.
 
     Returns:
@@ -58,13 +58,13 @@ def hidden_pixels(
     if not len(rows):
         return 0
     pixels = np.stack([step * columns + left + 0.5, step * rows + top + 0.5], axis=-1)
-    met = _distances(model, data, view, thing, pixels)
+    met = _cast_at_object(model, data, view, thing, pixels)
     # Surfaces behind the object, visible where its drawn flat faces are too small, do not hide it.
     hiding = (met > 0.0) & (met > depth[step * rows, step * columns] * (1.0 - _TOUCHING) - _TOUCHING)
     return step**2 * int(np.count_nonzero(hiding))
 
 
-def _distances(
+def _cast_at_object(
     model: mujoco.MjModel, data: mujoco.MjData, view: FrameView, thing: ObjectInstance, pixels: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return the depth in m at which rays through pixels hit an object, -1 for a miss."""
@@ -130,7 +130,7 @@ class _DrawnShapes:
     @classmethod
     def of(cls, model: mujoco.MjModel, things: InstanceTable) -> _DrawnShapes:
         blobs = ObjectBlobs.of(model, things)
-        boxed, centre, size = blobs.oriented()
+        boxed, centre, size = blobs.compute_oriented_boxes()
         centres, sizes = np.full((2, 1 + len(things), 3), np.nan)
         centres[boxed], sizes[boxed] = centre, size
         drawn = [item.id for item in things.instances if any(is_drawn(model, geom) for geom in item.geoms)]
@@ -172,7 +172,7 @@ class ImageAnnotator:
         if self._changing:
             self._shapes = _DrawnShapes.of(self._posed.model, self.things)
 
-    def see(
+    def annotate_image(
         self, camera: str, seen: Mapping[str, NDArray], *, objects: bool = True, keypoints: bool = True
     ) -> FrameTruth:
         """Return the annotations of a camera's image of the posed frame, given its channels ``geom`` and ``depth``."""
@@ -182,9 +182,9 @@ class ImageAnnotator:
             geom=seen["geom"],
             pinhole=intrinsics(model, camera, height=self._height, width=self._width),
             world_from_camera=opencv_pose(data.cam_xpos[row], data.cam_xmat[row]),
-            world_from_geom=transforms(data.geom_xpos, data.geom_xmat),
+            world_from_geom=make_transforms(data.geom_xpos, data.geom_xmat),
         )
-        instance = self.things.picture(seen["geom"])
+        instance = self.things.to_instances(seen["geom"])
         return FrameTruth(
             index=self._frame,
             camera=camera,
@@ -192,7 +192,7 @@ class ImageAnnotator:
             instance=instance,
             normal=seen.get("normal"),
             objects=self._objects(view, instance) if objects else None,
-            keypoints=self._keypoints.see(view, model, data, self._corners()) if keypoints else None,
+            keypoints=self._keypoints.locate_keypoints(view, model, data, self._corners()) if keypoints else None,
         )
 
     def _poses(self) -> Array:
@@ -200,9 +200,9 @@ class ImageAnnotator:
         data = self._posed.data
         poses = np.tile(np.eye(4), (1 + len(self.things), 1, 1))
         bodies = self._posed.model.nbody
-        poses[1:bodies] = transforms(data.xpos[1:], data.xmat[1:])
+        poses[1:bodies] = make_transforms(data.xpos[1:], data.xmat[1:])
         own = [item.geoms[0] for item in self.things.instances[bodies - 1 :]]
-        poses[bodies:] = transforms(data.geom_xpos[own], data.geom_xmat[own])
+        poses[bodies:] = make_transforms(data.geom_xpos[own], data.geom_xmat[own])
         return poses
 
     def _corners(self) -> Array:
@@ -214,9 +214,9 @@ class ImageAnnotator:
         shapes = self._shapes
         world, rows = self._poses(), shapes.drawn
         camera = np.linalg.inv(view.world_from_camera) @ world
-        pixels, boxes = visible_boxes(instance, len(self.things))
+        pixels, boxes = find_visible_boxes(instance, len(self.things))
         boxed, full = shapes.blobs.instance[shapes.blobs.starts], np.full((1 + len(self.things), 4), np.nan)
-        full[boxed], farthest = shapes.blobs.upright(camera[shapes.blobs.instance], view.pinhole)
+        full[boxed], farthest = shapes.blobs.compute_image_boxes(camera[shapes.blobs.instance], view.pinhole)
         visibility = np.full(1 + len(self.things), np.nan)
         for number, reach in zip(boxed.tolist(), farthest.tolist(), strict=True):
             visibility[number] = self._visibility(view, instance, number, int(pixels[number]), full[number], reach)
@@ -237,7 +237,7 @@ class ImageAnnotator:
     ) -> float:
         """Return the visible share of an object's pixels within the image; nan without any."""
         thing = self.things.instances[number - 1]
-        hidden = hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)
+        hidden = count_hidden_pixels(self._posed.model, self._posed.data, view, instance, thing, full, farthest)
         return pixels / (pixels + hidden) if pixels + hidden else float("nan")
 
 

@@ -93,11 +93,11 @@ class InstanceTable:
         numbers = [self.classes.index(instance.class_name) for instance in self.instances]
         return np.array([0, *numbers], dtype=np.uint8)
 
-    def picture(self, geom: NDArray[np.int32]) -> NDArray[np.uint16]:
+    def to_instances(self, geom: NDArray[np.int32]) -> NDArray[np.uint16]:
         """Return the instance numbers of pixels from their geom ids (-1: none), of any shape."""
         return np.concatenate([self.of_geom, np.zeros(1, dtype=np.uint16)])[geom]
 
-    def semantic(self, instance: NDArray[np.uint16]) -> NDArray[np.uint8]:
+    def to_classes(self, instance: NDArray[np.uint16]) -> NDArray[np.uint8]:
         """Return the class numbers of an image of instances."""
         return self.class_ids[instance]
 

@@ -27,7 +27,7 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.imaging import linear_of
+from twinloop.core.imaging import srgb_to_linear
 from twinloop.render.mitsuba.textures import luminance
 
 Array = NDArray[np.float64]
@@ -55,14 +55,14 @@ class LightExposure:
         shadows = shining & model.light_castshadow.astype(bool)
         fill = float(luminance(_ambient(model) + model.light_diffuse[shining & ~shadows].sum(axis=0)))
         whole = fill + float(luminance(model.light_diffuse[shadows].sum(axis=0)))
-        dark, bright = linear_of(fill), linear_of(whole)
+        dark, bright = srgb_to_linear(fill), srgb_to_linear(whole)
         return cls(
             fill=float(dark / fill) if fill > 0.0 else 1.0,
             key=float((bright - dark) / (whole - fill)) if whole > fill else 1.0,
             reach=np.maximum(np.linalg.norm(light_xpos - model.stat.center, axis=-1), 1e-3),
         )
 
-    def surrounding(self, model: mujoco.MjModel) -> Array:
+    def ambient_radiance(self, model: mujoco.MjModel) -> Array:
         """Return the radiance of the light from all directions, ``(3,)``."""
         return self.fill * _ambient(model)
 
@@ -99,7 +99,9 @@ class LightSource:
         return self.name, self.disc, self.cutoff, self.beam
 
 
-def lamps(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *, away: float) -> Iterator[LightSource]:
+def iterate_lamps(
+    model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, *, away: float
+) -> Iterator[LightSource]:
     """Yield the active lights of a frame; directional lights are discs ``away`` m from the model's centre."""
     for i in np.flatnonzero(model.light_active).tolist():
         if not model.light_diffuse[i].any():
@@ -126,7 +128,7 @@ def _disc(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
     strength, _ = _strength(model, exposure, light)
     direction = np.asarray(data.light_xdir[light])
     angle = _half_angle(model, light, float(exposure.reach[light]))
-    radius, (across, up) = away * math.tan(angle), _across(direction)
+    radius, (across, up) = away * math.tan(angle), _perpendicular_axes(direction)
     turn = 2.0 * math.pi * np.arange(_RIM + 1)[:, None] / _RIM
     rim = model.stat.center - away * direction + radius * (np.cos(turn) * across + np.sin(turn) * up)
     middle = np.broadcast_to(model.stat.center - away * direction, (_RIM, 3))
@@ -150,7 +152,7 @@ def _bulb(model: mujoco.MjModel, data: mujoco.MjData, exposure: LightExposure, l
         radius = max(radius, reach * math.tan(_SOFT))
     spot = int(model.light_type[light]) == _KIND.mjLIGHT_SPOT and float(model.light_cutoff[light]) < 90.0
     cutoff, beam = _cone(model, light) if spot else (0.0, 0.0)
-    points = _on_disc(direction) if spot else _in_ball()
+    points = _spread_on_disc(direction) if spot else _spread_in_ball()
     return LightSource(
         name=f"light{light}",
         disc=False,
@@ -177,7 +179,7 @@ def _cone(model: mujoco.MjModel, light: int) -> tuple[float, float]:
     return dark, max(2.0 * half - dark, 0.01 * dark) if dark < cutoff else min(max(2.0 * half - dark, 0.0), 0.99 * dark)
 
 
-def _across(direction: Array) -> tuple[Array, Array]:
+def _perpendicular_axes(direction: Array) -> tuple[Array, Array]:
     """Return two unit vectors perpendicular to a direction, right-handed with it."""
     other = np.eye(3)[np.abs(direction).argmin()]
     across = np.cross(other, direction)
@@ -185,15 +187,15 @@ def _across(direction: Array) -> tuple[Array, Array]:
     return across, np.cross(direction, across)
 
 
-def _on_disc(direction: Array) -> Array:
+def _spread_on_disc(direction: Array) -> Array:
     """Return points spread evenly on a unit disc across a direction (Vogel, Mathematical Biosciences 44, 1979)."""
     number = np.arange(_POINTS)[:, None]
     radius, angle = np.sqrt((number + 0.5) / _POINTS), _GOLDEN * number
-    across, up = _across(direction)
+    across, up = _perpendicular_axes(direction)
     return radius * (np.cos(angle) * across + np.sin(angle) * up)
 
 
-def _in_ball() -> Array:
+def _spread_in_ball() -> Array:
     """Return points in a ball of radius 1 that look like a uniform disc from all directions, as a matt bulb does.
 
     Their density is 1 / √(1 - r²) (the disc's inverse Abel transform), so a share (2/π) (asin r - r √(1 - r²)) of them
@@ -208,7 +210,7 @@ def _in_ball() -> Array:
     return radius[:, None] * np.stack([ring * np.cos(angle), ring * np.sin(angle), height], axis=-1)
 
 
-def descriptions(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
+def describe_bulb(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
     """Return Mitsuba's descriptions of a bulb's points, by name; discs are meshes, built like the geoms."""
     colour = {"type": "rgb", "value": lamp.light.tolist()}
     made = {}
@@ -216,28 +218,28 @@ def descriptions(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
         one: dict[str, Any] = {"intensity": colour, "sampling_weight": lamp.weight / _POINTS}
         if lamp.cutoff > 0.0:
             place = {"type": "spot", "cutoff_angle": lamp.cutoff, "beam_width": lamp.beam}
-            one |= {**place, "to_world": mitsuba.ScalarTransform4f(_aimed(point, lamp.direction))}
+            one |= {**place, "to_world": mitsuba.ScalarTransform4f(_make_spot_pose(point, lamp.direction))}
         else:
             one |= {"type": "point", "position": point.tolist()}
         made[f"{lamp.name}_{k}"] = one
     return made
 
 
-def parameters(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
+def bulb_parameters(mitsuba: Any, lamp: LightSource) -> dict[str, Any]:
     """Return the values of a bulb's points by Mitsuba's parameter names."""
     values: dict[str, Any] = {}
     for k, point in enumerate(lamp.points):
         values[f"{lamp.name}_{k}.intensity.value"] = mitsuba.Color3f(lamp.light.tolist())
         values[f"{lamp.name}_{k}.sampling_weight"] = lamp.weight / _POINTS
         if lamp.cutoff > 0.0:
-            values[f"{lamp.name}_{k}.to_world"] = mitsuba.Transform4f(_aimed(point, lamp.direction))
+            values[f"{lamp.name}_{k}.to_world"] = mitsuba.Transform4f(_make_spot_pose(point, lamp.direction))
         else:
             values[f"{lamp.name}_{k}.position"] = mitsuba.Point3f(point.tolist())
     return values
 
 
-def _aimed(point: Array, direction: Array) -> list[list[float]]:
-    across, up = _across(direction)
+def _make_spot_pose(point: Array, direction: Array) -> list[list[float]]:
+    across, up = _perpendicular_axes(direction)
     matrix = np.eye(4)
     matrix[:3] = np.stack([across, up, direction, point], axis=-1)
     return matrix.tolist()

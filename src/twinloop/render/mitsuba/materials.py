@@ -22,8 +22,8 @@ import mujoco
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.core.imaging import linear_of
-from twinloop.render.mitsuba.textures import linear, texture_of
+from twinloop.core.imaging import srgb_to_linear
+from twinloop.render.mitsuba.textures import find_texture, read_linear_light
 
 # MuJoCo's default colour of geoms, also of those coloured by their material.
 _PLAIN = np.array([0.5, 0.5, 0.5, 1.0], dtype=np.float32)
@@ -59,12 +59,12 @@ class MaterialSet:
         self._images: dict[tuple[Any, ...], NDArray[np.float32]] = {}
         self._version = 0
 
-    def forget(self) -> None:
+    def clear_images(self) -> None:
         """Discard decoded textures, because their pixels have changed."""
         self._images.clear()
         self._version += 1
 
-    def look(self, model: mujoco.MjModel, geom: int) -> GeomMaterial:
+    def make_material(self, model: mujoco.MjModel, geom: int) -> GeomMaterial:
         """Return the material of a geom in the model's current state.
 
         Raises:
@@ -72,11 +72,11 @@ class MaterialSet:
         """
         material = int(model.geom_matid[geom])
         rgba = shown_rgba(model, geom)
-        texture = texture_of(model, material)
+        texture = find_texture(model, material)
         origin = (texture, self._version, *rgba)
         if origin not in self._images:
-            image = linear(model, texture) if texture >= 0 else np.ones((1, 1, 3), dtype=np.float32)
-            self._images[origin] = np.minimum(image * linear_of(rgba[:3]).astype(np.float32), 0.999)
+            image = read_linear_light(model, texture) if texture >= 0 else np.ones((1, 1, 3), dtype=np.float32)
+            self._images[origin] = np.minimum(image * srgb_to_linear(rgba[:3]).astype(np.float32), 0.999)
         look = GeomMaterial(
             image=self._images[origin],
             origin=origin,
@@ -86,7 +86,7 @@ class MaterialSet:
             opacity=float(rgba[3]),
             emission=0.0,
         )
-        return look if material < 0 else replace(look, **_said(model, material))
+        return look if material < 0 else replace(look, **_read_material(model, material))
 
 
 def shown_rgba(model: mujoco.MjModel, geom: int) -> tuple[float, ...]:
@@ -101,7 +101,7 @@ def roughness_of_shininess(shininess: float) -> float:
     return (2.0 / (128.0 * shininess + 2.0)) ** 0.25
 
 
-def _said(model: mujoco.MjModel, material: int) -> dict[str, float]:
+def _read_material(model: mujoco.MjModel, material: int) -> dict[str, float]:
     roughness = float(model.mat_roughness[material])
     if roughness < 0.0:
         roughness = roughness_of_shininess(float(model.mat_shininess[material]))
@@ -113,7 +113,7 @@ def _said(model: mujoco.MjModel, material: int) -> dict[str, float]:
     }
 
 
-def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
+def describe_bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
     """Return the description of a material that Mitsuba builds; light falls on both sides of a surface."""
     surface: dict[str, Any] = {
         "type": "twosided",
@@ -128,7 +128,7 @@ def bsdf(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
     return {"type": "mask", "opacity": look.opacity, "bsdf": surface} if look.opacity < 1.0 else surface
 
 
-def emitter(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
+def describe_emitter(mitsuba: Any, look: GeomMaterial) -> dict[str, Any]:
     """Return the description of the emitter of a material with emission."""
     return {"type": "area", "radiance": _colour(mitsuba, look.image * np.float32(look.emission))}
 
@@ -139,7 +139,7 @@ def _colour(mitsuba: Any, image: NDArray[np.float32]) -> dict[str, Any]:
     return {"type": "bitmap", "bitmap": mitsuba.Bitmap(np.ascontiguousarray(image)), "raw": True}
 
 
-def parameters(look: GeomMaterial) -> dict[str, Any]:
+def material_parameters(look: GeomMaterial) -> dict[str, Any]:
     """Return the values of a material by the ends of Mitsuba's parameter names."""
     plain = look.image.size == 3
     values: dict[str, Any] = {

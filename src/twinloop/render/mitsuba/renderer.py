@@ -20,7 +20,7 @@ from twinloop.core.errors import InputError, MissingDependencyError
 from twinloop.core.imaging import Intrinsics
 from twinloop.render.cameras import intrinsics, opencv_pose
 from twinloop.render.mitsuba.scene import MitsubaScene
-from twinloop.render.mitsuba.textures import seen_sky
+from twinloop.render.mitsuba.textures import look_up_sky
 from twinloop.render.mitsuba.variants import AUTO, choose_variant
 from twinloop.render.protocol import (
     Fields,
@@ -73,12 +73,12 @@ class MitsubaCamera:
             values["principal_point_offset_y"] = lens.cy / lens.height - 0.5
             values.update()
 
-    def picture(self, scene: Any, integrator: Any, *, samples: int, seed: int) -> NDArray[np.float32]:
+    def render_light(self, scene: Any, integrator: Any, *, samples: int, seed: int) -> NDArray[np.float32]:
         """Return linear light and coverage, ``(height, width, 4)``."""
         seen = self._mitsuba.render(scene, sensor=self._picture, integrator=integrator, spp=samples, seed=seed)
         return np.array(seen, dtype=np.float32)
 
-    def surfaces(self, scene: Any) -> dict[str, NDArray[np.float32]]:
+    def render_surfaces(self, scene: Any) -> dict[str, NDArray[np.float32]]:
         """Return ``position``, ``sh_normal`` (in the world), ``albedo`` and ``shape_index``, ``(height, width, k)``."""
         seen = np.array(self._mitsuba.render(scene, sensor=self._surfaces, integrator=self._truths, spp=1, seed=0))
         ends = np.cumsum(list(_TRUTHS.values()))
@@ -190,14 +190,14 @@ class MitsubaRenderer(Renderer):
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         for i in range(len(states)):
             self._posed.pose(states, i)
-            if "tex_data" in self._posed.take_anew():
+            if "tex_data" in self._posed.pop_changed_data():
                 self._scene.forget_textures(self._posed.model)
             self._scene.update(self._posed.model, self._posed.data)
             for name in self.cameras:
-                self._see(self._scene, name, {channel: out[i] for channel, out in seen[name].items()})
+                self._observe_camera(self._scene, name, {channel: out[i] for channel, out in seen[name].items()})
         return seen
 
-    def _see(self, scene: MitsubaScene, name: str, out: dict[str, NDArray]) -> None:
+    def _observe_camera(self, scene: MitsubaScene, name: str, out: dict[str, NDArray]) -> None:
         model, data, row = self._posed.model, self._posed.data, self._ids[name]
         camera = self._cameras[name]
         lens = intrinsics(model, name, height=self.height, width=self.width)
@@ -207,7 +207,7 @@ class MitsubaRenderer(Renderer):
         coloured = "rgb" in out or "linear" in out
         surfaces: dict[str, NDArray] = {}
         if {"depth", "geom", "normal"} & set(out) or (coloured and (self._denoises or scene.shines)):
-            surfaces = camera.surfaces(scene.scene)
+            surfaces = camera.render_surfaces(scene.scene)
             surfaces["geom"] = scene.geom_ids(surfaces["shape_index"][..., 0])
         if coloured:
             light = self._light(scene, name, surfaces, rays @ pose[:3, :3].T)
@@ -228,7 +228,7 @@ class MitsubaRenderer(Renderer):
             light = denoise(light, surfaces["albedo"], surfaces["sh_normal"])
         light = np.maximum(light, 0.0)
         behind = (cover < 1.0)[..., 0]
-        seen = seen_sky(scene.faces, rays[behind])
+        seen = look_up_sky(scene.faces, rays[behind])
         light[behind] = np.where(cover[behind] > 0.0, light[behind], 0.0) + (1.0 - cover[behind]) * seen
         return light
 
@@ -240,7 +240,7 @@ class MitsubaRenderer(Renderer):
         total = np.zeros((self.height, self.width, 4), dtype=np.float32)
         for k, samples in enumerate(parts):
             seed = zlib.crc32(bytes([k % 256, k // 256]), start)
-            passed = self._cameras[name].picture(scene.scene, self._integrator(scene), samples=samples, seed=seed)
+            passed = self._cameras[name].render_light(scene.scene, self._integrator(scene), samples=samples, seed=seed)
             total += passed * np.float32(samples / self._quality.samples)
         return total
 

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from twinloop.render.mitsuba import lights, materials
 from twinloop.render.mitsuba.lights import LightExposure, LightSource
 from twinloop.render.mitsuba.materials import GeomMaterial, MaterialSet
-from twinloop.render.mitsuba.shapes import TriangleMesh, surface
-from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, mapping_of, sky_faces, surrounding_light
+from twinloop.render.mitsuba.shapes import TriangleMesh, make_surface
+from twinloop.render.mitsuba.textures import ENVIRONMENT, TextureMapping, make_mapping, sky_faces, surrounding_light
 
 _GROUPS = 3  # MuJoCo's visualizer shows geom groups 0, 1, 2
 _KEPT = 1024  # surfaces in the cache
@@ -39,7 +39,7 @@ class PosedGeom:
         """Properties that cannot change once Mitsuba has built it."""
         return self.geom, len(self.surface.positions), self.surface.flat, self.look.kind
 
-    def moved(self, other: PosedGeom) -> bool:
+    def has_moved(self, other: PosedGeom) -> bool:
         """Return whether its triangles have other positions than another's."""
         same = self.surface is other.surface and np.array_equal(self.position, other.position)
         return not (same and np.array_equal(self.rotation, other.rotation))
@@ -78,7 +78,7 @@ class MitsubaScene:
 
     def forget_textures(self, model: mujoco.MjModel) -> None:
         """Discard decoded textures, because their pixels have changed."""
-        self._wardrobe.forget()
+        self._wardrobe.clear_images()
         self.faces = sky_faces(model)
 
     def update(self, model: mujoco.MjModel, data: mujoco.MjData) -> None:
@@ -87,9 +87,9 @@ class MitsubaScene:
         Raises:
             InputError: a texture that is not an image, or a shape without triangles.
         """
-        things = [self._thing(model, data, geom) for geom in visible_geoms(model)]
-        lamps = list(lights.lamps(model, data, self._exposure, away=20.0 * self.far))
-        light = surrounding_light(self.faces, self._exposure.surrounding(model))
+        things = [self._pose_geom(model, data, geom) for geom in visible_geoms(model)]
+        lamps = list(lights.iterate_lamps(model, data, self._exposure, away=20.0 * self.far))
+        light = surrounding_light(self.faces, self._exposure.ambient_radiance(model))
         kind = (bool(light.any()), *(thing.kind for thing in things), *(lamp.kind for lamp in lamps))
         if kind != self._kind:
             self._build(things, lamps, light)
@@ -102,14 +102,14 @@ class MitsubaScene:
         """Return the model's geom ids of Mitsuba's shape numbers, -1 for none."""
         return self._ids[shape_index.astype(np.int64)]
 
-    def _thing(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> PosedGeom:
-        mapping = mapping_of(model, int(model.geom_matid[geom]))
+    def _pose_geom(self, model: mujoco.MjModel, data: mujoco.MjData, geom: int) -> PosedGeom:
+        mapping = make_mapping(model, int(model.geom_matid[geom]))
         return PosedGeom(
             geom=geom,
             surface=self._surface(model, geom, mapping),
             position=data.geom_xpos[geom].copy(),
             rotation=data.geom_xmat[geom].reshape(3, 3).copy(),
-            look=self._wardrobe.look(model, geom),
+            look=self._wardrobe.make_material(model, geom),
         )
 
     def _surface(self, model: mujoco.MjModel, geom: int, mapping: TextureMapping | None) -> TriangleMesh:
@@ -117,7 +117,7 @@ class MitsubaScene:
         if key not in self._surfaces:
             if len(self._surfaces) >= _KEPT:
                 self._surfaces.clear()
-            self._surfaces[key] = surface(model, geom, mapping, reach=2.0 * self.far)
+            self._surfaces[key] = make_surface(model, geom, mapping, reach=2.0 * self.far)
         return self._surfaces[key]
 
     def _build(self, things: list[PosedGeom], lamps: list[LightSource], light: NDArray[np.float32]) -> None:
@@ -129,7 +129,7 @@ class MitsubaScene:
         for thing in things:
             parts[f"geom{thing.geom}"] = self._mesh(thing)
         for lamp in lamps:
-            parts |= {lamp.name: self._disc(lamp)} if lamp.disc else lights.descriptions(mitsuba, lamp)
+            parts |= {lamp.name: self._disc(lamp)} if lamp.disc else lights.describe_bulb(mitsuba, lamp)
         self.scene = mitsuba.load_dict(parts)
         self.shines = any(thing.look.emission > 0.0 for thing in things)
         self.veiled = any(thing.look.opacity < 1.0 for thing in things)
@@ -154,9 +154,9 @@ class MitsubaScene:
 
     def _mesh(self, thing: PosedGeom) -> Any:
         properties = self._mitsuba.Properties()
-        properties["bsdf"] = self._mitsuba.load_dict(materials.bsdf(self._mitsuba, thing.look))
+        properties["bsdf"] = self._mitsuba.load_dict(materials.describe_bsdf(self._mitsuba, thing.look))
         if thing.look.emission > 0.0:
-            properties["emitter"] = self._mitsuba.load_dict(materials.emitter(self._mitsuba, thing.look))
+            properties["emitter"] = self._mitsuba.load_dict(materials.describe_emitter(self._mitsuba, thing.look))
         normals = None if thing.surface.flat else thing.normals
         return _loose_triangles(self._mitsuba, f"geom{thing.geom}", thing.corners, normals, thing.uv, properties)
 
@@ -173,7 +173,7 @@ class MitsubaScene:
         moved = []
         for thing, before in zip(things, self._things, strict=True):
             name = f"geom{thing.geom}"
-            if thing.moved(before):
+            if thing.has_moved(before):
                 moved.append(thing)
                 values[f"{name}.vertex_positions"] = thing.corners
             if thing.surface is not before.surface:
@@ -182,7 +182,7 @@ class MitsubaScene:
         for lamp, before in zip(lamps, self._lamps, strict=True):
             self._write_lamp(lamp, before)
         if not np.array_equal(light, self._light):
-            values["sky.data"] = _wrapped(light, values["sky.data"].shape)
+            values["sky.data"] = _wrap_columns(light, values["sky.data"].shape)
         values.update()
         for thing in moved:  # after the update of their positions, which recomputes normals
             if not thing.surface.flat:
@@ -192,7 +192,7 @@ class MitsubaScene:
     def _write_look(self, name: str, look: GeomMaterial, before: GeomMaterial) -> None:
         if look == before:
             return
-        for end, value in materials.parameters(look).items():
+        for end, value in materials.material_parameters(look).items():
             full = self._names[name, end]
             self._values[full] = self._mitsuba.Color3f(*value.tolist()) if np.ndim(value) == 1 else value
 
@@ -200,7 +200,7 @@ class MitsubaScene:
         if np.array_equal(lamp.points, before.points) and np.array_equal(lamp.light, before.light):
             return
         if not lamp.disc:
-            for name, value in lights.parameters(self._mitsuba, lamp).items():
+            for name, value in lights.bulb_parameters(self._mitsuba, lamp).items():
                 self._values[name] = value
             return
         self._values[f"{lamp.name}.vertex_positions"] = lamp.points.astype(np.float32).ravel()
@@ -267,7 +267,7 @@ def _shape_ids(mitsuba: Any, scene: Any) -> NDArray[np.int32]:
     return ids
 
 
-def _wrapped(light: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
+def _wrap_columns(light: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
     """Return the image in Mitsuba's layout: the first column repeated after the last."""
     kept = np.ones(shape, dtype=np.float32)
     kept[..., :3] = np.concatenate([light, light[:, :1]], axis=1)[:, : shape[1]]

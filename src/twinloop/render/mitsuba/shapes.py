@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.render.mitsuba.textures import TextureMapping, cube_coordinates, sheet_coordinates, wrapped_coordinates
-from twinloop.render.triangles import triangles
+from twinloop.render.triangles import make_triangles
 
 Array = NDArray[np.float64]
 _KIND = mujoco.mjtGeom
@@ -32,7 +32,7 @@ class TriangleMesh:
     flat: bool
 
 
-def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *, reach: float) -> TriangleMesh:
+def make_surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *, reach: float) -> TriangleMesh:
     """Return the surface of a geom, with the texture coordinates of a mapping.
 
     Args:
@@ -44,12 +44,12 @@ def surface(model: mujoco.MjModel, geom: int, mapping: TextureMapping | None, *,
     """
     corners, normals, texture = _corners(model, geom, reach)
     if mapping is not None and mapping.cube:
-        corners, normals = _refined(corners, normals, _stretch(model, geom, mapping))
+        corners, normals = _refine_triangles(corners, normals, _refinement_scale(model, geom, mapping))
     positions = corners.reshape(-1, 3)
     if mapping is None:
         uv = np.zeros((len(positions), 2))
     elif mapping.cube:
-        uv = cube_coordinates(_object(model, geom, corners) * _cube_scale(model, geom, mapping), mapping)
+        uv = cube_coordinates(_texture_space(model, geom, corners) * _cube_scale(model, geom, mapping), mapping)
     else:
         uv = _sheet(model, geom, corners, texture, mapping)
     flat = normals is None
@@ -64,24 +64,24 @@ def _corners(model: mujoco.MjModel, geom: int, reach: float) -> tuple[Array, Arr
         half = np.where(size[:2] > 0.0, size[:2], reach)
         sheet = np.array([[[-1, -1, 0], [1, -1, 0], [1, 1, 0]], [[-1, -1, 0], [1, 1, 0], [-1, 1, 0]]])
         return sheet * np.append(half, 0.0), None, None
-    points, faces = triangles(model, geom)
+    points, faces = make_triangles(model, geom)
     corners = points[faces]
     if kind == _KIND.mjGEOM_MESH:
         return corners, *_mesh(model, int(model.geom_dataid[geom]), corners)
     if kind in _SMOOTH:
         radii = size if kind == _KIND.mjGEOM_ELLIPSOID else size[[0, 0, 0]]
         half = size[1] if kind == _KIND.mjGEOM_CAPSULE else 0.0
-        corners = corners[_areas(corners)]
-        return corners, _unit((corners - np.clip(corners, *_segment(half))) / radii**2), None
+        corners = corners[_have_area(corners)]
+        return corners, _normalize((corners - np.clip(corners, *_segment(half))) / radii**2), None
     if kind == _KIND.mjGEOM_CYLINDER:
-        corners = corners[_areas(corners)]
+        corners = corners[_have_area(corners)]
         level = np.ptp(corners[..., 2], axis=1) < 1e-9 * size[1]
-        normals = _unit(corners * [1.0, 1.0, 0.0] + [0.0, 0.0, 1e-30])
+        normals = _normalize(corners * [1.0, 1.0, 0.0] + [0.0, 0.0, 1e-30])
         normals[level] = np.sign(corners[level][..., 2:]) * [0.0, 0.0, 1.0]
         return corners, normals, None
     if kind == _KIND.mjGEOM_HFIELD:
         normals = _height_field(model, int(model.geom_dataid[geom]), points, faces)
-        there = _areas(corners)
+        there = _have_area(corners)
         return corners[there], normals[there], None
     return corners, None, None
 
@@ -90,7 +90,7 @@ def _segment(half: float) -> tuple[Array, Array]:
     return np.array([0.0, 0.0, -half]), np.array([0.0, 0.0, half])
 
 
-def _areas(corners: Array) -> NDArray[np.bool_]:
+def _have_area(corners: Array) -> NDArray[np.bool_]:
     """Return which triangles have an area; those at the poles of a revolved profile have none."""
     return np.linalg.norm(_cross(corners), axis=-1) > 1e-9 * np.ptp(corners, axis=(0, 1)).max() ** 2
 
@@ -115,10 +115,10 @@ def _height_field(model: mujoco.MjModel, field: int, points: Array, faces: NDArr
     smooth = np.zeros_like(points)
     np.add.at(smooth, faces[:upper], _cross(points[faces[:upper]])[:, None])
     flat = _face_normals(points[faces[upper:]]).reshape(-1, 3, 3)
-    return np.concatenate([_unit(smooth)[faces[:upper]], flat])
+    return np.concatenate([_normalize(smooth)[faces[:upper]], flat])
 
 
-def _object(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
+def _texture_space(model: mujoco.MjModel, geom: int, corners: Array) -> Array:
     """Return corners in texture coordinates' space: of a shape scaled to ±1, or unchanged."""
     kind, size = int(model.geom_type[geom]), model.geom_size[geom]
     if kind in _LOOSE:
@@ -158,7 +158,7 @@ def _sheet(
     if texture is None and (kind in _LOOSE or (kind == _KIND.mjGEOM_PLANE and not size.all())):
         return sheet_coordinates(corners, scale / np.where(size > 0.0, size, 1.0))
     if texture is None:
-        texture = wrapped_coordinates(kind, _object(model, geom, corners))
+        texture = wrapped_coordinates(kind, _texture_space(model, geom, corners))
     return texture * scale
 
 
@@ -166,7 +166,7 @@ def _cube_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Ar
     return _full_size(model, geom) if mapping.uniform else np.ones(3)
 
 
-def _stretch(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
+def _refinement_scale(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array:
     """Return the factor that scales corners to a shape within ±1, the unit of `_FINE`."""
     scale = _cube_scale(model, geom, mapping)
     scale = scale / (1.0 if int(model.geom_type[geom]) in _LOOSE else _full_size(model, geom))
@@ -175,22 +175,24 @@ def _stretch(model: mujoco.MjModel, geom: int, mapping: TextureMapping) -> Array
 
 def _extent(model: mujoco.MjModel, geom: int) -> Array:
     if int(model.geom_type[geom]) == _KIND.mjGEOM_MESH:
-        return np.abs(triangles(model, geom)[0]).max(axis=0)
+        return np.abs(make_triangles(model, geom)[0]).max(axis=0)
     return np.maximum(_full_size(model, geom), 1e-9)
 
 
-def _refined(corners: Array, normals: Array | None, scale: Array) -> tuple[Array, Array | None]:
+def _refine_triangles(corners: Array, normals: Array | None, scale: Array) -> tuple[Array, Array | None]:
     """Divide triangles into four until their sides are short enough for a cube texture."""
     while True:
         sides = np.linalg.norm((np.roll(corners, -1, axis=1) - corners) * scale, axis=-1).max(axis=1)
         long = sides > _FINE
         if not long.any():
             return corners, normals
-        rest = None if normals is None else np.concatenate([normals[~long], _unit(_quarters(normals[long]))])
-        corners, normals = np.concatenate([corners[~long], _quarters(corners[long])]), rest
+        rest = (
+            None if normals is None else np.concatenate([normals[~long], _normalize(_quarter_triangles(normals[long]))])
+        )
+        corners, normals = np.concatenate([corners[~long], _quarter_triangles(corners[long])]), rest
 
 
-def _quarters(values: Array) -> Array:
+def _quarter_triangles(values: Array) -> Array:
     """Return values ``(4 m, 3, k)`` at the corners of the four triangles between the middles of sides."""
     middle = (values + np.roll(values, -1, axis=1)) / 2.0  # of sides 01, 12, 20
     a, b, c = values.transpose(1, 0, 2)
@@ -204,9 +206,9 @@ def _cross(corners: Array) -> Array:
 
 
 def _face_normals(corners: Array) -> Array:
-    return np.repeat(_unit(_cross(corners)), 3, axis=0)
+    return np.repeat(_normalize(_cross(corners)), 3, axis=0)
 
 
-def _unit(vectors: Array) -> Array:
+def _normalize(vectors: Array) -> Array:
     length = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(length > 0.0, length, 1.0)

@@ -31,16 +31,16 @@ class TextureMapping:
     faces: int = 1
 
 
-def texture_of(model: mujoco.MjModel, material: int) -> int:
+def find_texture(model: mujoco.MjModel, material: int) -> int:
     """Return the id of the texture that colours a material, -1 without one."""
     if material < 0:
         return -1
     return max(int(model.mat_texid[material, int(role)]) for role in _ROLES)
 
 
-def mapping_of(model: mujoco.MjModel, material: int) -> TextureMapping | None:
+def make_mapping(model: mujoco.MjModel, material: int) -> TextureMapping | None:
     """Return the mapping of a material's texture; None without one."""
-    texture = texture_of(model, material)
+    texture = find_texture(model, material)
     if texture < 0:
         return None
     return TextureMapping(
@@ -52,7 +52,7 @@ def mapping_of(model: mujoco.MjModel, material: int) -> TextureMapping | None:
     )
 
 
-def pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
+def read_pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
     """Return a texture's pixels ``(height, width, 3)`` as stored.
 
     Raises:
@@ -70,9 +70,9 @@ def pixels(model: mujoco.MjModel, texture: int) -> NDArray[np.uint8]:
     return np.repeat(data, 3, axis=-1) if channels == 1 else data[..., :3]
 
 
-def linear(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
+def read_linear_light(model: mujoco.MjModel, texture: int) -> NDArray[np.float32]:
     """Return a texture's linear light ``(height, width, 3)``."""
-    return decode_srgb(pixels(model, texture))
+    return decode_srgb(read_pixels(model, texture))
 
 
 def sheet_coordinates(points: Array, repeat: Array) -> Array:
@@ -170,10 +170,10 @@ def luminance(colour: NDArray) -> NDArray[np.float64]:
 def sky_faces(model: mujoco.MjModel) -> Image | None:
     """Return linear light of the background's stacked cube faces; None without a background."""
     skies = np.flatnonzero(model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX)
-    return linear(model, int(skies[0])) if len(skies) else None
+    return read_linear_light(model, int(skies[0])) if len(skies) else None
 
 
-def seen_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
+def look_up_sky(faces: Image | None, directions: NDArray[np.float64]) -> Image:
     """Return the displayed sky in directions ``(n, 3)`` of the world; black without a sky.
 
     MuJoCo rotates its sky by 90° about x: the upper face of the cube is that at +z.
@@ -192,7 +192,7 @@ def surrounding_light(faces: Image | None, ambient: NDArray[np.float64]) -> Imag
     if faces is None:
         return np.broadcast_to(ambient, (_ROWS, _COLUMNS, 3)).astype(np.float32)
     directions, weight = _directions()
-    shape = seen_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3) + _HAZE
+    shape = look_up_sky(faces, directions.reshape(-1, 3)).reshape(_ROWS, _COLUMNS, 3) + _HAZE
     from_above = weight * np.maximum(directions[..., 2], 0.0)
     level = float((luminance(shape) * from_above).sum() / from_above.sum())
     return (shape * (ambient / level)).astype(np.float32)

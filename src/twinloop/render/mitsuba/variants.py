@@ -21,7 +21,7 @@ from typing import Any
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.render.catalog import memory, outcome
+from twinloop.render.catalog import result_path, run_trial
 
 AUTO = "auto"
 VARIANTS = {"cuda": "cuda_ad_rgb", "llvm": "llvm_ad_rgb", "scalar": "scalar_rgb"}
@@ -111,18 +111,18 @@ def _probe(name: str) -> tuple[MitsubaVariant | None, str]:
         return None, "mitsuba is not installed"
     if name == "cuda" and not Path("/dev/nvidiactl").exists():
         return None, "there is no NVIDIA GPU"
-    candidates = [MitsubaVariant(name=name, library=path) for path in (_libraries() if name == "llvm" else [""])]
+    candidates = [MitsubaVariant(name=name, library=path) for path in (_list_libraries() if name == "llvm" else [""])]
     if not candidates:
         return None, "there is no libLLVM"
-    record = memory(f"mitsuba-{name}", installed, [(one.name, one.library) for one in candidates])
-    remembered = _remembered(record)
+    record = result_path(f"mitsuba-{name}", installed, [(one.name, one.library) for one in candidates])
+    remembered = _load_stored_variant(record)
     if remembered in candidates:
         return remembered, ""
     problem = ""
     for candidate in candidates:
-        problem = _try(candidate)
+        problem = _run_trial(candidate)
         if not problem:
-            _remember(record, candidate)
+            _store_variant(record, candidate)
             return candidate, ""
     return None, problem
 
@@ -134,15 +134,17 @@ def _version() -> str | None:
         return None
 
 
-def _libraries() -> list[str]:
+def _list_libraries() -> list[str]:
     """Return the path in ``DRJIT_LIBLLVM_PATH``, else every libLLVM of the system, the most reliable first."""
     if os.environ.get(_LIBRARY):
         return [os.environ[_LIBRARY]]
-    found = sorted(set(_installed()), key=lambda item: (_TRIED.index(item[0]) if item[0] in _TRIED else 99, item[1]))
+    found = sorted(
+        set(_find_installed_libraries()), key=lambda item: (_TRIED.index(item[0]) if item[0] in _TRIED else 99, item[1])
+    )
     return [path for _, path in found]
 
 
-def _installed() -> Iterator[tuple[int, str]]:
+def _find_installed_libraries() -> Iterator[tuple[int, str]]:
     for folder in (*_FOLDERS, *(str(path) for path in Path("/usr/lib").glob("llvm-*/lib"))):
         for path in Path(folder).glob("libLLVM*.so*"):
             match = re.search(r"\.so\.(\d+)|LLVM-(\d+)", path.name)
@@ -150,22 +152,22 @@ def _installed() -> Iterator[tuple[int, str]]:
                 yield int(match[1] or match[2]), str(path.resolve())
 
 
-def _remembered(record: Path) -> MitsubaVariant | None:
+def _load_stored_variant(record: Path) -> MitsubaVariant | None:
     try:
         return MitsubaVariant(**read_json(record))
     except (InputError, TypeError):
         return None
 
 
-def _remember(record: Path, variant: MitsubaVariant) -> None:
+def _store_variant(record: Path, variant: MitsubaVariant) -> None:
     try:
         write_json(record, {"name": variant.name, "library": variant.library})
     except OSError:
         return  # no writable home: the next process tries again
 
 
-def _try(variant: MitsubaVariant) -> str:
+def _run_trial(variant: MitsubaVariant) -> str:
     """Return an empty text if a separate process rendered an image, else the error."""
     command = [sys.executable, "-P", "-m", "twinloop.render.mitsuba.trial", variant.name, variant.library]
-    problem = outcome(command, seconds=_TRIAL_SECONDS)
+    problem = run_trial(command, seconds=_TRIAL_SECONDS)
     return f"with {variant.library}: {problem}" if problem and variant.library else problem

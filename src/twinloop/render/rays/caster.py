@@ -64,7 +64,7 @@ class BodyMotion:
         return before + part * (after - before), turned
 
     @cached_property
-    def moving(self) -> NDArray[np.bool_]:
+    def moving_bodies(self) -> NDArray[np.bool_]:
         """Bodies ``(nbody,)`` whose pose in any frame differs from the first."""
         parts = (self.position, self.quaternion)
         return np.any([(part != part[0]).any(axis=(0, 2)) for part in parts], axis=0)
@@ -145,7 +145,7 @@ class RayCaster(Protocol):
         ...
 
 
-def rays(
+def check_rays(
     motion: BodyMotion, origins: ArrayLike, directions: ArrayLike, moments: ArrayLike
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Check rays; return origins ``(n, 3)``, unit directions ``(n, 3)`` and times ``(n,)``, see `RayCaster.cast`."""
@@ -205,6 +205,6 @@ def open_caster(name: str, model: mujoco.MjModel, fields: Fields | None = None) 
     return CASTERS[name](model, fields)
 
 
-def missing_embree(error: ImportError) -> MissingDependencyError:
+def make_embree_error(error: ImportError) -> MissingDependencyError:
     """Return the error if the fast engine is not installed."""
     return MissingDependencyError(f"The ray caster embree needs embreex ({error}).", remedy=REMEDY)

@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import BodyMotion, RayHits, missing_embree, rays, visible_geoms
+from twinloop.render.rays.caster import BodyMotion, RayHits, check_rays, make_embree_error, visible_geoms
 from twinloop.render.scene import PosedScene
-from twinloop.render.triangles import CHORD, triangles
-from twinloop.twin.quantities.rotation import matrix, rotate
+from twinloop.render.triangles import CHORD, make_triangles
+from twinloop.twin.quantities.rotation import rotate_vectors, rotation_matrix
 
 _UPRIGHT = np.array([1.0, 0.0, 0.0, 0.0])
 _CONJUGATE = np.array([1.0, -1.0, -1.0, -1.0])
@@ -36,11 +36,11 @@ class _EmbreeBody:
     centre: NDArray[np.float64]
     radius: float
 
-    def ball(self, motion: BodyMotion, when: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+    def bounding_sphere(self, motion: BodyMotion, when: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
         """Return centre ``(1, 3)`` in world axes and radius of a sphere around the body at all times of the rays."""
         first, last = float(when.min()), float(when.max())
-        if first == last or not motion.moving[self.body]:
-            return _MovingPose.of(motion, self.body, when[:1]).place(self.centre), self.radius
+        if first == last or not motion.moving_bodies[self.body]:
+            return _MovingPose.of(motion, self.body, when[:1]).transform_point(self.centre), self.radius
         # For any rotation it stays this close to its body's origin, which moves straight from frame to frame.
         near = float(np.sqrt(self.centre @ self.centre)) + self.radius
         way = motion.position[int(first) : int(np.ceil(last)) + 1, self.body]
@@ -68,7 +68,7 @@ class EmbreeCaster:
         self._model = posed.model
         shown = visible_geoms(self._model)
         flat = self._model.geom_type[shown] == _PLANE
-        self._planes, self._solids = shown[flat], list(_solids(self._model, shown[~flat], chord))
+        self._planes, self._solids = shown[flat], list(_make_bodies(self._model, shown[~flat], chord))
 
     def cast(
         self,
@@ -80,7 +80,7 @@ class EmbreeCaster:
         exclude: int = -1,
     ) -> RayHits:
         """Return the first hits of rays, body by body; see `RayCaster.cast`."""
-        begin, toward, when = rays(motion, origins, directions, moments)
+        begin, toward, when = check_rays(motion, origins, directions, moments)
         hits = RayHits.none(len(toward))
         if not len(toward):
             return hits
@@ -101,7 +101,7 @@ class EmbreeCaster:
         when: NDArray[np.float64],
         hits: RayHits,
     ) -> None:
-        centre, radius = solid.ball(motion, when)
+        centre, radius = solid.bounding_sphere(motion, when)
         offset = centre - (begin[:1] if begin.strides[0] == 0 else begin)
         along = toward @ offset[0] if len(offset) == 1 else np.einsum("ij,ij->i", offset, toward)
         square, aside = np.einsum("ij,ij->i", offset, offset), radius**2
@@ -113,8 +113,8 @@ class EmbreeCaster:
         body = _MovingPose.of(motion, solid.body, when[rows])
         # Embree's rays begin at the sphere's border, so that its float32 error does not grow with the distance.
         enter = np.maximum(along[rows] - 1.001 * radius, 0.0)
-        start = body.into(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
-        inward = body.turn_into(toward[rows]).astype(np.float32)
+        start = body.to_body(begin[rows] + enter[:, None] * toward[rows]).astype(np.float32)
+        inward = body.rotate_to_body(toward[rows]).astype(np.float32)
         found = solid.scene.run(start, inward, output=True)
         distance = enter + found["tfar"]
         nearer = (found["primID"] >= 0) & (distance < hits.distance[rows])
@@ -124,7 +124,7 @@ class EmbreeCaster:
         length[np.einsum("ij,ij->i", normal, inward) > 0.0] *= -1.0
         hits.distance[rows] = distance[nearer]
         hits.geom[rows] = solid.geoms[found["geomID"][nearer]]
-        hits.normal[rows] = body.turn(normal / length[:, None])
+        hits.normal[rows] = body.rotate_to_world(normal / length[:, None])
 
     def _cast_plane(
         self,
@@ -138,13 +138,15 @@ class EmbreeCaster:
         """Update the hits with those of a plane from its front; a size of 0 is infinite."""
         model = self._model
         body = _MovingPose.of(motion, int(model.geom_bodyid[geom]), when)
-        axes = matrix(model.geom_quat[geom])
-        up = body.turn(np.broadcast_to(axes[:, 2], body.position.shape))
-        height = np.einsum("ij,ij->i", begin - body.place(model.geom_pos[geom]), np.broadcast_to(up, begin.shape))
+        axes = rotation_matrix(model.geom_quat[geom])
+        up = body.rotate_to_world(np.broadcast_to(axes[:, 2], body.position.shape))
+        height = np.einsum(
+            "ij,ij->i", begin - body.transform_point(model.geom_pos[geom]), np.broadcast_to(up, begin.shape)
+        )
         down = -(toward @ up[0] if len(up) == 1 else np.einsum("ij,ij->i", toward, up))
         rows = np.flatnonzero((down > 0.0) & (height >= 0.0) & (height < hits.distance * down))
         distance, body = height[rows] / down[rows], body.take(rows)
-        point = body.into(begin[rows] + distance[:, None] * toward[rows]) - model.geom_pos[geom]
+        point = body.to_body(begin[rows] + distance[:, None] * toward[rows]) - model.geom_pos[geom]
         half = model.geom_size[geom, :2]
         within = ((half <= 0.0) | (np.abs(point @ axes[:, :2]) <= half)).all(axis=1)
         rows = rows[within]
@@ -161,12 +163,12 @@ class _MovingPose:
 
     @classmethod
     def of(cls, motion: BodyMotion, body: int, when: NDArray[np.float64]) -> _MovingPose:
-        alike = not motion.moving[body] or bool((when == when[0]).all())
+        alike = not motion.moving_bodies[body] or bool((when == when[0]).all())
         position, quaternion = motion.at(body, when[:1] if alike else when)
         return cls(position=position, quaternion=quaternion)
 
     @cached_property
-    def _upright(self) -> bool:
+    def _is_unrotated(self) -> bool:
         """Return whether the body's axes are the world's, as for objects on the floor."""
         return len(self.quaternion) == 1 and bool((self.quaternion[0] == _UPRIGHT).all())
 
@@ -176,38 +178,38 @@ class _MovingPose:
             return self
         return _MovingPose(position=self.position[rows], quaternion=self.quaternion[rows])
 
-    def place(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
+    def transform_point(self, point: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return a point of the body in world axes."""
-        return self.position + rotate(self.quaternion, np.broadcast_to(point, self.position.shape))
+        return self.position + rotate_vectors(self.quaternion, np.broadcast_to(point, self.position.shape))
 
-    def into(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    def to_body(self, points: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return points of the world in the body's axes."""
-        return self.turn_into(points - self.position if self.position.any() else points)
+        return self.rotate_to_body(points - self.position if self.position.any() else points)
 
-    def turn_into(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def rotate_to_body(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return directions of the world in the body's axes."""
-        if self._upright:
+        if self._is_unrotated:
             return vectors
         if len(self.quaternion) == 1:
-            return vectors @ matrix(self.quaternion[0])
-        return rotate(self.quaternion * _CONJUGATE, vectors)
+            return vectors @ rotation_matrix(self.quaternion[0])
+        return rotate_vectors(self.quaternion * _CONJUGATE, vectors)
 
-    def turn(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def rotate_to_world(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return directions of the body in world axes."""
-        if self._upright:
+        if self._is_unrotated:
             return vectors
         if len(self.quaternion) == 1:
-            return vectors @ matrix(self.quaternion[0]).T
-        return rotate(self.quaternion, vectors)
+            return vectors @ rotation_matrix(self.quaternion[0]).T
+        return rotate_vectors(self.quaternion, vectors)
 
 
-def _solids(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Iterator[_EmbreeBody]:
+def _make_bodies(model: mujoco.MjModel, geoms: NDArray[np.intp], chord: float) -> Iterator[_EmbreeBody]:
     scene_class, mesh_class = _import_embree()
     for body in np.unique(model.geom_bodyid[geoms]):
         scene, members, corners = scene_class(), geoms[model.geom_bodyid[geoms] == body], []
         for geom in members:
-            vertices, faces = triangles(model, int(geom), chord=chord)
-            corners.append(rotate(model.geom_quat[geom], vertices) + model.geom_pos[geom])
+            vertices, faces = make_triangles(model, int(geom), chord=chord)
+            corners.append(rotate_vectors(model.geom_quat[geom], vertices) + model.geom_pos[geom])
             mesh_class(scene, corners[-1].astype(np.float32), faces)
         every = np.concatenate(corners)
         centre = (every.min(axis=0) + every.max(axis=0)) / 2.0
@@ -220,5 +222,5 @@ def _import_embree() -> tuple[Any, Any]:
         from embreex.mesh_construction import TriangleMesh  # pyright: ignore[reportMissingImports]
         from embreex.rtcore_scene import EmbreeScene  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise missing_embree(error) from error
+        raise make_embree_error(error) from error
     return EmbreeScene, TriangleMesh

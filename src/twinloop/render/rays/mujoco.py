@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from twinloop.render.protocol import Fields
-from twinloop.render.rays.caster import BodyMotion, RayHits, rays
+from twinloop.render.rays.caster import BodyMotion, RayHits, check_rays
 from twinloop.render.scene import PosedScene
-from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors, rotation_matrix
 
 
 class MujocoCaster:
@@ -39,8 +39,8 @@ class MujocoCaster:
         exclude: int = -1,
     ) -> RayHits:
         """Return the first hits of rays, grouped by their rounded times; see `RayCaster.cast`."""
-        begin, toward, when = rays(motion, origins, directions, moments)
-        if not motion.moving.any():
+        begin, toward, when = check_rays(motion, origins, directions, moments)
+        if not motion.moving_bodies.any():
             when = np.zeros_like(when)
         elif self._slices is not None:
             when = np.minimum(np.round(when * self._slices) / self._slices, len(motion) - 1)
@@ -59,12 +59,12 @@ class MujocoCaster:
         model, data = self._model, self._data
         position, turn = motion.at(np.arange(model.nbody), when)
         data.xpos[:], data.xquat[:] = position, turn
-        data.xmat[:] = matrix(turn).reshape(-1, 9)
-        data.xipos[:] = position + rotate(turn, model.body_ipos)
-        data.ximat[:] = matrix(quat_multiply(turn, model.body_iquat)).reshape(-1, 9)
+        data.xmat[:] = rotation_matrix(turn).reshape(-1, 9)
+        data.xipos[:] = position + rotate_vectors(turn, model.body_ipos)
+        data.ximat[:] = rotation_matrix(quat_multiply(turn, model.body_iquat)).reshape(-1, 9)
         position, turn = position[model.geom_bodyid], turn[model.geom_bodyid]
-        data.geom_xpos[:] = position + rotate(turn, model.geom_pos)
-        data.geom_xmat[:] = matrix(quat_multiply(turn, model.geom_quat)).reshape(-1, 9)
+        data.geom_xpos[:] = position + rotate_vectors(turn, model.geom_pos)
+        data.geom_xmat[:] = rotation_matrix(quat_multiply(turn, model.geom_quat)).reshape(-1, 9)
 
     def _cast_now(
         self,

@@ -133,9 +133,9 @@ def _face_camera(
             corner = mesh_facenormal[mesh_faceadr[mesh] + hit.face]
             first = mesh_normaladr[mesh]
             surface = wp.normalize(
-                _usable(mesh_normal[first + corner[0]], surface) * hit.u
-                + _usable(mesh_normal[first + corner[1]], surface) * hit.v
-                + _usable(mesh_normal[first + corner[2]], surface) * (1.0 - hit.u - hit.v)
+                _choose_normal(mesh_normal[first + corner[0]], surface) * hit.u
+                + _choose_normal(mesh_normal[first + corner[1]], surface) * hit.v
+                + _choose_normal(mesh_normal[first + corner[2]], surface) * (1.0 - hit.u - hit.v)
             )
     outward = turn @ surface
     if wp.dot(outward, towards) > 0.0:
@@ -145,7 +145,7 @@ def _face_camera(
 
 
 @wp.func
-def _usable(vertex: wp.vec3, face: wp.vec3) -> wp.vec3:
+def _choose_normal(vertex: wp.vec3, face: wp.vec3) -> wp.vec3:
     if wp.dot(vertex, face) < _SMOOTH:
         return face
     return vertex

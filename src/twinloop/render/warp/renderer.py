@@ -80,10 +80,10 @@ class WarpRenderer(Renderer):
         self.height, self.width = height, width
         self._posed = PosedScene(model)
         _use_first_face(self._posed.model)
-        _forget_physics(self._posed.model)
+        _reset_physics_options(self._posed.model)
         ids = camera_ids(model, cameras)
         self.cameras = tuple(ids)
-        given = {name: _checked_rays(name, value, (height, width)) for name, value in (rays or {}).items()}
+        given = {name: _check_rays(name, value, (height, width)) for name, value in (rays or {}).items()}
         for name in given:
             if name not in ids:
                 raise UnknownNameError("camera", name, ids, where="the renderer, for its rays")
@@ -100,23 +100,23 @@ class WarpRenderer(Renderer):
         self._posed.check(states)
         seen = new_channels(self.cameras, channels, len(states), self.height, self.width)
         with self._wp.ScopedDevice(self._device):
-            worlds, tracers = self._ready()
+            worlds, tracers = self._prepare_tracers()
             self._posed.set_fields(fields, len(states))
             for frames in self._batches(len(states)):
                 worlds.load(states, frames)
-                anew = bool(self._posed.take_anew())
+                anew = bool(self._posed.pop_changed_data())
                 for tracer in tracers:
                     if anew:
-                        tracer.forget()  # a context is built for the shapes and pixels that the model has
+                        tracer.clear_contexts()  # a context is built for the shapes and pixels that the model has
                     for name, out in tracer.trace(worlds, channels).items():
                         for channel, values in out.items():
                             seen[name][channel][frames] = values
         return seen
 
-    def bare_seconds(self, launches: int, *, channels: Sequence[str] = ("rgb",)) -> float:
+    def measure_bare_seconds(self, launches: int, *, channels: Sequence[str] = ("rgb",)) -> float:
         """Return the seconds of ``launches`` launches alone, over the frames traced last, which stay on the device."""
         with self._wp.ScopedDevice(self._device):
-            worlds, tracers = self._ready()
+            worlds, tracers = self._prepare_tracers()
             self._wp.synchronize_device()
             began = time.perf_counter()
             for tracer in tracers * launches:
@@ -129,10 +129,10 @@ class WarpRenderer(Renderer):
         from twinloop.render.warp.worlds import OF_ALL
 
         size = self._quality.batch or (1024 if self._device.is_cuda else 8)
-        for frames in self._posed.alike(OF_ALL, count):
+        for frames in self._posed.group_frames(OF_ALL, count):
             yield from (frames[start : start + size] for start in range(0, len(frames), size))
 
-    def _ready(self) -> tuple[TracedFrames, list[Tracer]]:
+    def _prepare_tracers(self) -> tuple[TracedFrames, list[Tracer]]:
         """Return the data on the device, created with the first image."""
         from twinloop.render.warp.trace import Tracer
         from twinloop.render.warp.worlds import TracedFrames
@@ -143,12 +143,12 @@ class WarpRenderer(Renderer):
             moving = (self._quality.moving or ("device" if self._device.is_cuda else "host")) == "device"
             self._worlds = TracedFrames(self._mjw, self._posed, size, moving=moving)
             options = {"size": size, "shadows": self._quality.shadows, "splats": self._splats}
-            for names in self._kinds_of_cameras():
+            for names in self._group_cameras():
                 rays = self._lensed if names[0] in self._lensed else None
                 self._tracers.append(Tracer(self._mjw, self._posed, names, rays, **options))
         return self._worlds, self._tracers
 
-    def _kinds_of_cameras(self) -> list[list[str]]:
+    def _group_cameras(self) -> list[list[str]]:
         """Return the cameras by kind: with their own rays, pinholes, and orthographic ones."""
         flat = self._posed.model.cam_projection == mujoco.mjtProjection.mjPROJ_ORTHOGRAPHIC
         ids = camera_ids(self._posed.model, self.cameras)
@@ -162,7 +162,7 @@ class WarpRenderer(Renderer):
         self._worlds, self._tracers = None, []
 
 
-def _checked_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
+def _check_rays(camera: str, rays: ArrayLike, size: tuple[int, int]) -> NDArray[np.float64]:
     directions = np.asarray(rays, dtype=np.float64)
     if directions.shape != (*size, 3):
         raise InputError(f"The rays of camera {camera} have shape {directions.shape}, the image needs {(*size, 3)}.")
@@ -177,7 +177,7 @@ def _use_first_face(model: mujoco.MjModel) -> None:
     model.tex_height[cubes] = model.tex_width[cubes]
 
 
-def _forget_physics(model: mujoco.MjModel) -> None:
+def _reset_physics_options(model: mujoco.MjModel) -> None:
     """Reset physics options: poses come from MuJoCo, and ``mujoco_warp`` refuses options that it cannot simulate."""
     model.opt.disableflags = model.opt.enableflags = 0
     model.opt.integrator = mujoco.mjtIntegrator.mjINT_EULER.value

@@ -43,7 +43,7 @@ class Tracer:
         self._kernel: Any = None
         self._kinds: set[int] = set()
 
-    def forget(self) -> None:
+    def clear_contexts(self) -> None:
         """Rebuild the next contexts from the model's current state."""
         self._contexts.clear()
 
@@ -56,12 +56,12 @@ class Tracer:
         self._kernel = context._megakernel
         seen: dict[str, NDArray] = {}
         if wanted & _COLOUR:
-            seen["rgb"] = _unpacked(context.rgb_data.numpy()[: worlds.count])
+            seen["rgb"] = _unpack_colours(context.rgb_data.numpy()[: worlds.count])
         if "depth" in wanted:
             seen["depth"] = context.depth_data.numpy()[: worlds.count]
             seen["depth"][seen["depth"] == 0.0] = np.inf
         if "geom" in wanted:
-            seen["geom"] = _geoms(context.seg_data.numpy()[: worlds.count])
+            seen["geom"] = _select_geom_ids(context.seg_data.numpy()[: worlds.count])
         if "normal" in wanted:
             seen["normal"] = surface_normals(self._mjw, worlds, context, self._size, self._lenses(worlds))
         if "linear" in wanted:
@@ -87,7 +87,7 @@ class Tracer:
         kinds = self._kinds | set(model.geom_type.tolist())
         if kinds != self._kinds:
             self._kinds, self._kernel = kinds, None
-            self.forget()
+            self.clear_contexts()
         key = (bool(wanted & _COLOUR), bool(wanted & {"depth", "normal"}), "geom" in wanted)
         context = self._contexts.get(key)
         if context is None or len(context.group_root) < worlds.count:
@@ -138,11 +138,11 @@ def _splat_arrays(splats: Splats | None) -> dict[str, NDArray[np.float32]]:
     return {f"splat_{name}": value.astype(np.float32) for name, value in arrays.items()}
 
 
-def _geoms(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
+def _select_geom_ids(pairs: NDArray[np.int32]) -> NDArray[np.int32]:
     """Return the geom ids of pairs (id, type of object), -1 for other types."""
     return np.where(pairs[..., 1] == int(mujoco.mjtObj.mjOBJ_GEOM), pairs[..., 0], -1)
 
 
-def _unpacked(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
+def _unpack_colours(packed: NDArray[np.uint32]) -> NDArray[np.uint8]:
     """Return red, green, blue of pixels packed as 0xAARRGGBB; in memory blue comes first."""
     return packed.astype("<u4", copy=False).view(np.uint8).reshape(*packed.shape, 4)[..., 2::-1]

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from twinloop.core.errors import InputError
 from twinloop.render.protocol import SceneStates
 from twinloop.render.scene import PosedScene
-from twinloop.twin.quantities.lookup import still_geoms
-from twinloop.twin.quantities.rotation import quat_multiply, rotate
+from twinloop.twin.quantities.lookup import find_fixed_geoms
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors
 
 _POSES = ("geom_xpos", "geom_xmat", "cam_xpos", "cam_xmat", "light_xpos", "light_xdir", "flexvert_xpos")
 # Model fields that the tracer reads and that may differ between worlds. Positions come with the poses.
@@ -54,7 +54,7 @@ class TracedFrames:
         self._mjw, self._posed, self._size = mjw, posed, size
         carried = (posed.model.cam_mode == _FIXED).all() and (posed.model.light_mode == _FIXED).all()
         self._moving = moving and carried and not posed.model.nflex
-        self._still = still_geoms(posed.model)
+        self._still = find_fixed_geoms(posed.model)
         self._loaded: dict[str, NDArray] = {}
         try:
             self.model: Any = mjw.put_model(posed.model)
@@ -71,19 +71,19 @@ class TracedFrames:
             # No physics is simulated here, so contacts need no memory.
             self.data = self._mjw.make_data(self._posed.model, nworld=self.capacity, nconmax=1, njmax=1)
         self.count = self.data.nworld = len(frames)
-        if self._moving and not self._posed.writes(_BODIES):
-            self._move(states, frames)
+        if self._moving and not self._posed.changes_field(_BODIES):
+            self._place_on_device(states, frames)
         else:
-            self._place(states, frames)
+            self._place_on_host(states, frames)
         for name in _OF_WORLDS:
-            self._put(name, self._posed.rows(name, frames))
+            self._load_field(name, self._posed.rows(name, frames))
         for name in ("geom_type", "cam_projection", "cam_sensorsize"):
-            self._put(name, getattr(self._posed.model, name))
+            self._load_field(name, getattr(self._posed.model, name))
         lens = {name: self._posed.rows(name, frames) for name in _LENS}
         count = max(map(len, lens.values()))
         self.lenses = [{name: rows[i % len(rows)] for name, rows in lens.items()} for i in range(count)]
 
-    def _place(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
+    def _place_on_host(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
         """Compute poses with MuJoCo, frame by frame."""
         poses: dict[str, list[NDArray]] = {name: [] for name in _POSES}
         for frame in frames.tolist():
@@ -93,15 +93,15 @@ class TracedFrames:
         for name, values in poses.items():
             self._assign(name, np.stack(values))
 
-    def _move(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
+    def _place_on_device(self, states: SceneStates, frames: NDArray[np.intp]) -> None:
         """Compute poses with ``mujoco_warp``, which does not compute those of the world's geoms."""
         self._posed.pose(states, int(frames[0]))
         for name in _CARRIED:
-            self._put(name, self._posed.rows(name, frames))
+            self._load_field(name, self._posed.rows(name, frames))
         own = {name: getattr(self._posed.data, name) for name in ("geom_xpos", "geom_xmat")}
         whole = {name: np.repeat(pose[None], self.count, axis=0) for name, pose in own.items()}
-        self._stand_inplace(whole, frames)
-        position, quat = self._posed.mocap(states, frames)
+        self._place_world_geoms_inplace(whole, frames)
+        position, quat = self._posed.mocap_poses(states, frames)
         whole |= {"qpos": states.qpos[frames], "mocap_pos": position, "mocap_quat": quat}
         for name, values in whole.items():
             self._assign(name, values)
@@ -109,14 +109,14 @@ class TracedFrames:
         self._mjw.com_pos(self.model, self.data)
         self._mjw.camlight(self.model, self.data)
 
-    def _stand_inplace(self, poses: dict[str, NDArray[np.float64]], frames: NDArray[np.intp]) -> None:
+    def _place_world_geoms_inplace(self, poses: dict[str, NDArray[np.float64]], frames: NDArray[np.intp]) -> None:
         """Write the poses of the world's geoms in each frame."""
         data, still = self._posed.data, self._still
         bodies = self._posed.model.geom_bodyid[still]
         position = self._posed.rows("geom_pos", frames)[:, still]
         turn = quat_multiply(data.xquat[bodies][None], self._posed.rows("geom_quat", frames)[:, still])
-        poses["geom_xpos"][:, still] = data.xpos[bodies] + rotate(data.xquat[bodies], position)
-        axes = [rotate(turn, np.broadcast_to(axis, (*turn.shape[:-1], 3))) for axis in np.eye(3)]
+        poses["geom_xpos"][:, still] = data.xpos[bodies] + rotate_vectors(data.xquat[bodies], position)
+        axes = [rotate_vectors(turn, np.broadcast_to(axis, (*turn.shape[:-1], 3))) for axis in np.eye(3)]
         poses["geom_xmat"][:, still] = np.stack(axes, axis=-1).reshape(*turn.shape[:-1], 9)
 
     def _assign(self, name: str, values: NDArray[np.float64]) -> None:
@@ -125,16 +125,16 @@ class TracedFrames:
             matrices = values.reshape(*values.shape[:-1], 3, 3) if name.endswith("xmat") else values
             target[: self.count].assign(np.ascontiguousarray(matrices))
 
-    def _put(self, name: str, values: NDArray) -> None:
+    def _load_field(self, name: str, values: NDArray) -> None:
         if name in {"cam_intrinsic", "cam_sensorsize"}:
-            values = self._filling(name, values)
+            values = self._scale_sensors(name, values)
         if name in self._loaded and np.array_equal(self._loaded[name], values):
             return
         self._loaded[name] = values.copy()
         shared = getattr(self.model, name)
         setattr(self.model, name, wp.array(values, dtype=shared.dtype, ndim=shared.ndim))
 
-    def _filling(self, name: str, values: NDArray) -> NDArray:
+    def _scale_sensors(self, name: str, values: NDArray) -> NDArray:
         """Return sensors in pixels: MuJoCo's renderer scales a sensor to the image, the tracer would crop it."""
         model, (height, width) = self._posed.model, self._size
         sensor = model.cam_sensorsize

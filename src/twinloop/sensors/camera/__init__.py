@@ -1,9 +1,9 @@
 """Model a camera from light to delivered images: lens and shutter, then sensor, processing and codec."""
 
-from twinloop.sensors.camera.chain import CameraPipeline, develop, develop_steps
 from twinloop.sensors.camera.model import CameraModel
+from twinloop.sensors.camera.pipeline import CameraPipeline, develop, develop_steps
 from twinloop.sensors.camera.seeds import CameraSeeds
-from twinloop.sensors.camera.stages import CameraStage, Capture, stages
+from twinloop.sensors.camera.stages import CameraStage, Capture, list_stages
 
 __all__ = [
     "CameraModel",
@@ -13,5 +13,5 @@ __all__ = [
     "Capture",
     "develop",
     "develop_steps",
-    "stages",
+    "list_stages",
 ]

@@ -10,13 +10,13 @@ from scipy.ndimage import correlate1d
 from scipy.special import ive
 
 from twinloop.core.errors import InputError
-from twinloop.sensors.compiled import compiled, has_numba, over_rows
+from twinloop.sensors.compiled import compile_lazily, has_numba, run_over_rows
 
 _LOST = 1e-6  # share of a spot's light that may be beyond its last pixel
 _WIDEST = 64.0  # pixels; for wider spots the sum is too slow
 
 
-def spot(blur: float) -> NDArray[np.float64]:
+def compute_spot(blur: float) -> NDArray[np.float64]:
     """Return the light on each pixel in a line through a point's spot, ``(2n + 1,)``, summing to 1.
 
     It is the discrete Gaussian exp(-t) I_k(t) with t = ``blur``² (Lindeberg, "Scale-space for discrete signals", IEEE
@@ -36,12 +36,12 @@ def spot(blur: float) -> NDArray[np.float64]:
     return line / line.sum()
 
 
-def blurred(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
+def blur_images(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
     """Return linear light ``(n, height, width, c)`` blurred by a lens, with ``blur`` pixels of standard deviation.
 
     Beyond the border the image is continued with its border pixels.
     """
-    line = spot(blur).astype(np.float32)
+    line = compute_spot(blur).astype(np.float32)
     if len(line) == 1:
         return pictures
     if not has_numba():
@@ -50,14 +50,14 @@ def blurred(pictures: NDArray[np.float32], blur: float) -> NDArray[np.float32]:
     pictures = np.ascontiguousarray(pictures, dtype=np.float32)
     n, height, width, channels = pictures.shape
     along = np.empty((n * height, width * channels), dtype=np.float32)
-    over_rows(_along_rows, n * height, pictures.reshape(n * height, width * channels), line, channels, along)
+    run_over_rows(_blur_along_rows, n * height, pictures.reshape(n * height, width * channels), line, channels, along)
     out = np.empty_like(along)
-    over_rows(_across_rows, n * height, along, line, height, out)
+    run_over_rows(_blur_across_rows, n * height, along, line, height, out)
     return out.reshape(pictures.shape)
 
 
-@compiled
-def _along_rows(first, last, lines, taps, channels, out):
+@compile_lazily
+def _blur_along_rows(first, last, lines, taps, channels, out):
     """Blur rows ``first`` to ``last`` of ``(rows, width · channels)``, each along itself."""
     length, reach = lines.shape[1], len(taps) // 2
     edge = reach * channels
@@ -73,8 +73,8 @@ def _along_rows(first, last, lines, taps, channels, out):
             _add_both(out[r], taps[k], padded[left : left + length], padded[right : right + length])
 
 
-@compiled
-def _across_rows(first, last, lines, taps, height, out):
+@compile_lazily
+def _blur_across_rows(first, last, lines, taps, height, out):
     """Blur rows ``first`` to ``last`` of stacked images of ``height`` rows with their neighbour rows."""
     reach = len(taps) // 2
     for r in range(first, last):
@@ -87,13 +87,13 @@ def _across_rows(first, last, lines, taps, height, out):
 # Separate loops over arrays of one axis, which the compiler vectorizes.
 
 
-@compiled
+@compile_lazily
 def _put(total, weight, line):
     for i in range(len(total)):
         total[i] = weight * line[i]
 
 
-@compiled
+@compile_lazily
 def _add_both(total, weight, one, other):
     for i in range(len(total)):
         total[i] += weight * (one[i] + other[i])

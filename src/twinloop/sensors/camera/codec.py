@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import InputError
 from twinloop.sensors.camera.model import CameraModel
-from twinloop.sensors.compiled import compiled, over_rows
+from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 if TYPE_CHECKING:
     import av
@@ -24,29 +24,29 @@ _FROM_RGB: NDArray[np.float64] = (
 _TO_RGB = np.asarray(np.linalg.inv(_FROM_RGB), dtype=np.float64)
 
 
-def through_yuyv(picture: NDArray[np.uint8], *, fast: bool = False) -> NDArray[np.uint8]:
+def encode_decode_yuyv(picture: NDArray[np.uint8], *, fast: bool = False) -> NDArray[np.uint8]:
     """Return an image ``(height, width, 3)`` after YUYV in 8 bits; a last odd column keeps its colour.
 
     ``fast`` computes it in machine code, with the same result.
     """
     if fast:
         result = np.empty_like(picture)
-        over_rows(_yuyv, len(picture), np.ascontiguousarray(picture), result)
+        run_over_rows(_convert_yuyv_rows, len(picture), np.ascontiguousarray(picture), result)
         return result
-    values = _times(picture.astype(np.float64), _FROM_RGB)
+    values = _multiply_colours(picture.astype(np.float64), _FROM_RGB)
     even = picture.shape[1] // 2 * 2
     values[:, 0:even:2, 1:] = 0.5 * (values[:, 0:even:2, 1:] + values[:, 1:even:2, 1:])
     values[:, 1:even:2, 1:] = values[:, 0:even:2, 1:]
-    return np.clip(np.rint(_times(np.rint(values), _TO_RGB)), 0.0, 255.0).astype(np.uint8)
+    return np.clip(np.rint(_multiply_colours(np.rint(values), _TO_RGB)), 0.0, 255.0).astype(np.uint8)
 
 
-def _times(values: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def _multiply_colours(values: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     rows = [values[..., 0] * row[0] + values[..., 1] * row[1] + values[..., 2] * row[2] for row in matrix]
     return np.stack(rows, axis=-1)
 
 
-@compiled
-def _yuyv(first, last, picture, result):
+@compile_lazily
+def _convert_yuyv_rows(first, last, picture, result):
     width = picture.shape[1]
     luma, blue, red = np.empty(width), np.empty(width), np.empty(width)
     for y in range(first, last):
@@ -86,12 +86,12 @@ def open_codec(model: CameraModel, *, fast: bool = False) -> CameraCodec | None:
     if model.codec == "h264":
         return H264Stream(crf=model.video_crf)
     if model.codec == "yuyv":
-        return lambda picture: through_yuyv(picture, fast=fast)
+        return lambda picture: encode_decode_yuyv(picture, fast=fast)
     quality = round(model.jpeg_quality)
-    return lambda picture: through_jpeg(picture, quality=quality)
+    return lambda picture: encode_decode_jpeg(picture, quality=quality)
 
 
-def through_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
+def encode_decode_jpeg(picture: NDArray[np.uint8], *, quality: int) -> NDArray[np.uint8]:
     """Return an image after JPEG with half of the colour columns (4:2:2), as cameras send it over USB."""
     from PIL import Image
 

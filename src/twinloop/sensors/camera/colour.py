@@ -16,13 +16,13 @@ _WAVES = 64  # in a drift; their sum is close to normal
 _RGB = "rgb"
 
 
-def pattern(mosaic: str) -> tuple[int, int, int, int]:
+def filter_colours(mosaic: str) -> tuple[int, int, int, int]:
     """Return the colours (0 red, 1 green, 2 blue) of the filters of the upper left four pixels, row by row."""
     first, second, third, fourth = (_RGB.index(letter) for letter in mosaic)
     return first, second, third, fourth
 
 
-def filtered(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
+def apply_filters(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
     """Return light ``(n, height, width, 3)`` behind the sensor's filters, relative to white light behind each.
 
     The result is ``(n, height, width)`` with a mosaic, which has one filter per pixel.
@@ -30,12 +30,12 @@ def filtered(light: NDArray, model: CameraModel) -> NDArray[np.float64]:
     linear = np.asarray(light, dtype=np.float64)
     let_through = transmission(model)
     if model.mosaic == "none":
-        mixed = np.stack([_mixed(linear, row) for row in let_through], axis=-1)
+        mixed = np.stack([_weigh_colours(linear, row) for row in let_through], axis=-1)
     else:
         mixed = np.empty(linear.shape[:-1])
-        for site, colour in enumerate(pattern(model.mosaic)):
+        for site, colour in enumerate(filter_colours(model.mosaic)):
             rows, columns = slice(site // 2, None, 2), slice(site % 2, None, 2)
-            mixed[:, rows, columns] = _mixed(linear[:, rows, columns], let_through[colour])
+            mixed[:, rows, columns] = _weigh_colours(linear[:, rows, columns], let_through[colour])
     return np.maximum(mixed, 0.0)
 
 
@@ -89,14 +89,14 @@ class DriftProcess(NamedTuple):
         return np.cos(self.rates * time[:, None] + self.phases).sum(axis=1) * math.sqrt(2.0 / _WAVES)
 
 
-def mixing(model: CameraModel) -> NDArray[np.float64]:
+def compute_mixing_matrix(model: CameraModel) -> NDArray[np.float64]:
     """Return the matrix ``(3, 3)`` from balanced colours to delivered linear sRGB: colour matrix, then saturation."""
     return (model.saturation * np.eye(3) + (1.0 - model.saturation) * LUMA) @ _matrix(model)
 
 
-def mix(linear: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
+def apply_matrix(linear: NDArray[np.float64], matrix: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return colours ``(…, 3)`` multiplied by a matrix."""
-    return np.stack([_mixed(linear, row) for row in matrix], axis=-1)
+    return np.stack([_weigh_colours(linear, row) for row in matrix], axis=-1)
 
 
 def _matrix(model: CameraModel) -> NDArray[np.float64]:
@@ -105,7 +105,7 @@ def _matrix(model: CameraModel) -> NDArray[np.float64]:
     return matrix / matrix.sum(axis=1, keepdims=True)
 
 
-def _mixed(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
+def _weigh_colours(linear: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
     return linear[..., 0] * row[0] + linear[..., 1] * row[1] + linear[..., 2] * row[2]
 
 
@@ -127,7 +127,7 @@ def demosaic(plane: NDArray[np.float64], mosaic: str, *, malvar: bool) -> NDArra
     """
     guesses = _malvar(plane) if malvar else _bilinear(plane)
     colours = np.empty((*plane.shape, 3))
-    sites = pattern(mosaic)
+    sites = filter_colours(mosaic)
     for site, known in enumerate(sites):
         here = (slice(None), slice(site // 2, None, 2), slice(site % 2, None, 2))
         colours[(*here, known)] = plane[here]
@@ -141,14 +141,14 @@ def demosaic(plane: NDArray[np.float64], mosaic: str, *, malvar: bool) -> NDArra
 
 
 def _bilinear(plane: NDArray[np.float64]) -> _ColourInterpolation:
-    beside, above, corners, _, _ = _sums(plane)
+    beside, above, corners, _, _ = _sum_neighbours(plane)
     return _ColourInterpolation(
         green=(above + beside) * 0.25, beside=beside * 0.5, above=above * 0.5, across=corners * 0.25
     )
 
 
 def _malvar(plane: NDArray[np.float64]) -> _ColourInterpolation:
-    beside, above, corners, beside2, above2 = _sums(plane)
+    beside, above, corners, beside2, above2 = _sum_neighbours(plane)
     return _ColourInterpolation(
         green=(4.0 * plane + 2.0 * (above + beside) - (above2 + beside2)) * 0.125,
         beside=(5.0 * plane + 4.0 * beside - corners - beside2 + 0.5 * above2) * 0.125,
@@ -157,7 +157,7 @@ def _malvar(plane: NDArray[np.float64]) -> _ColourInterpolation:
     )
 
 
-def _sums(plane: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
+def _sum_neighbours(plane: NDArray[np.float64]) -> tuple[NDArray[np.float64], ...]:
     """Return sums of pixels left and right, up and down, at the corners, two left and right, two up and down."""
     height, width = plane.shape[-2:]
     wide = np.pad(plane, ((0, 0), (2, 2), (2, 2)), mode="reflect")

@@ -19,35 +19,35 @@ class CaptureExposure(NamedTuple):
     gain: float
 
 
-def split(model: CameraModel, product: float) -> CaptureExposure:
+def split_exposure(model: CameraModel, product: float) -> CaptureExposure:
     """Return an exposure with the product ``product`` of time and gain in s; time increases before gain.
 
     With a mains frequency, an automatic exposure longer than half its period is a multiple of it, so that the
     brightness of lamps is the same in every image.
     """
-    time = min(product, longest(model))
+    time = min(product, longest_exposure(model))
     flashes = math.floor(time * 2.0 * model.mains_hz + _ROUND_OFF)
     if model.exposure == "auto" and flashes >= 1:
         time = flashes / (2.0 * model.mains_hz)
     return CaptureExposure(time=time, gain=product / time)
 
 
-def manual(model: CameraModel) -> CaptureExposure:
+def manual_exposure(model: CameraModel) -> CaptureExposure:
     """Return the manual exposure; a product of gain and compensation below 1 shortens its time."""
-    return split(model, longest(model) * model.gain * 2.0**model.exposure_compensation)
+    return split_exposure(model, longest_exposure(model) * model.gain * 2.0**model.exposure_compensation)
 
 
-def longest(model: CameraModel) -> float:
+def longest_exposure(model: CameraModel) -> float:
     """Return the longest exposure in s; one without exposure time counts as one in which white fills the wells."""
-    return model.exposure_time or full_scale(model)
+    return model.exposure_time or full_scale_exposure(model)
 
 
-def full_scale(model: CameraModel) -> float:
+def full_scale_exposure(model: CameraModel) -> float:
     """Return the exposure in s, at a gain of 1, with which light of 1 becomes white."""
     return model.full_well / model.electron_rate
 
 
-def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
+def settle_exposure(model: CameraModel, factor: Callable[[float], float]) -> float:
     """Return the product of time and gain at which automatic exposure settles in a constant world.
 
     Args:
@@ -60,7 +60,7 @@ def settled(model: CameraModel, factor: Callable[[float], float]) -> float:
     return math.exp(0.5 * (low + high))
 
 
-def followed(model: CameraModel, product: float, factor: float, passed: float) -> float:
+def update_exposure(model: CameraModel, product: float, factor: float, passed: float) -> float:
     """Return the next product of time and gain of automatic exposure, in s.
 
     The logarithm of the exposure approaches the value that would have been right for the last image, with the time
@@ -77,4 +77,4 @@ def followed(model: CameraModel, product: float, factor: float, passed: float) -
 
 
 def _limits(model: CameraModel) -> tuple[float, float]:
-    return min(model.exposure_time_min, longest(model)), longest(model) * model.gain_max
+    return min(model.exposure_time_min, longest_exposure(model)), longest_exposure(model) * model.gain_max

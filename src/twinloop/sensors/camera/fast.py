@@ -7,19 +7,21 @@ from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds, normal, normals, philox, poisson
-from twinloop.sensors.camera.shading import between_cells, veil
+from twinloop.sensors.camera.shading import compute_glare, interpolate_cells
 from twinloop.sensors.camera.stages import Capture
-from twinloop.sensors.camera.tone import TONE_BINS, first_steps, tone_steps
-from twinloop.sensors.compiled import compiled, over_rows
+from twinloop.sensors.camera.tone import TONE_BINS, compute_tone_steps, tabulate_tone_steps
+from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 
-def sensed(light: NDArray[np.float32], shot: Capture) -> NDArray:
-    """Return the digital numbers of one capture of light ``(height, width, 3)``, equal to `stages.sensing_stages`."""
+def sense_light(light: NDArray[np.float32], shot: Capture) -> NDArray:
+    """Return the digital numbers of one capture of light ``(height, width, 3)``, as `list_sensing_stages` does."""
     model, unit = shot.unit.model, shot.unit
     height, width = light.shape[:2]
-    spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True)
-    let_through = unit.let_through
-    sites = np.array(colour.pattern(model.mosaic) if model.mosaic != "none" else (0, 0, 0, 0))
+    spread = compute_glare(
+        light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost, fast=True
+    )
+    let_through = unit.filter_transmission
+    sites = np.array(colour.filter_colours(model.mosaic) if model.mosaic != "none" else (0, 0, 0, 0))
     response, dark = unit.shaded_response, unit.pattern.dark
     planes = 1 if model.mosaic != "none" else 3
     numbers = np.empty((height, width, planes), dtype=np.uint16 if model.bits else np.float64)
@@ -32,42 +34,42 @@ def sensed(light: NDArray[np.float32], shot: Capture) -> NDArray:
             read * read,
             read,
             model.full_well,
-            sensor.conversion(model) * shot.exposure.gain,
+            sensor.conversion_gain(model) * shot.exposure.gain,
             model.black_level,
-            sensor.white(model),
+            sensor.white_level(model),
         ]
     )
-    over_rows(
+    run_over_rows(
         _sense,
         height,
         light,
-        (spread.kept, spread.grid[0] @ let_through.T, *between_cells(height), *between_cells(width)),
+        (spread.kept, spread.grid[0] @ let_through.T, *interpolate_cells(height), *interpolate_cells(width)),
         let_through,
         sites,
         (response.reshape(height, width, planes), dark.reshape(height, width, planes)),
         electrons,
-        *_chance(unit.seeds, shot.number),
-        _rows(shot, height),
+        *_noise_streams(unit.seeds, shot.number),
+        _draw_row_noise(shot, height),
         model.bits > 0,
         numbers,
     )
     return numbers[..., 0] if planes == 1 else numbers
 
 
-def _rows(shot: Capture, height: int) -> NDArray[np.float64]:
+def _draw_row_noise(shot: Capture, height: int) -> NDArray[np.float64]:
     model = shot.unit.model
     if model.noise_scale == 0.0 or model.row_noise == 0.0:
         return np.zeros(height)
     return model.row_noise * normals(shot.unit.seeds, sensor.ROWS, height, number=shot.number)
 
 
-def _chance(seeds: CameraSeeds, number: int) -> tuple[NDArray[np.uint64], ...]:
+def _noise_streams(seeds: CameraSeeds, number: int) -> tuple[NDArray[np.uint64], ...]:
     """Return the keys of the two noise streams, and the common part of their counters."""
     keys = [np.array(seeds.key(stage), dtype=np.uint64) for stage in (sensor.NOISE, sensor.READ)]
     return (*keys, np.array([*seeds.world(), number], dtype=np.uint64))
 
 
-@compiled
+@compile_lazily
 def _sense(first, last, light, glare, let_through, sites, fixed, electrons, key, second, world, rows, whole, numbers):
     kept, grid, upper, lower, down, left, right, across = glare
     response, dark = fixed
@@ -99,7 +101,7 @@ def _sense(first, last, light, glare, let_through, sites, fixed, electrons, key,
             result[x] = np.rint(min(max(number, 0.0), white)) if whole else min(number, 1.0)
 
 
-@compiled
+@compile_lazily
 def _filter(light, kept, let_through, cells, between, begin, stride, planes, offset, mean):
     """Compute the transmission of one filter for a row of light and its glare, at the filter's pixels."""
     left, right, across = between
@@ -109,9 +111,9 @@ def _filter(light, kept, let_through, cells, between, begin, stride, planes, off
         mean[x * planes + offset] = kept * straight + veiled
 
 
-@compiled
+@compile_lazily
 def _noise(mean, words, reads, place, more, apart):
-    """Compute the noise of counting and reading the mean electrons of a row, see `sensor.noisy`."""
+    """Compute the noise of counting and reading the mean electrons of a row, see `sensor.add_noise`."""
     read2, read = reads
     start, second, world = place
     for x in range(len(mean)):
@@ -130,28 +132,32 @@ def _noise(mean, words, reads, place, more, apart):
 _EDGE = 2  # pixels of neighbourhood that demosaicing uses
 
 
-def processed(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
-    """Return 8-bit images of one exposure, equal to `stages.processing_stages` without sharpening."""
+def process_numbers(numbers: NDArray, shot: Capture) -> NDArray[np.uint8]:
+    """Return 8-bit images of one exposure, equal to `stages.list_processing_stages` without sharpening."""
     model = shot.unit.model
     height, width = numbers.shape[:2]
     picture = np.empty((height, width, 3), dtype=np.uint8)
-    gains, dark = shot.gains / sensor.span(model), sensor.black(model, shot.exposure)
-    ending = (colour.mixing(model), np.append(tone_steps(model), np.inf), first_steps(model))
+    gains, dark = shot.gains / sensor.number_span(model), sensor.black_number(model, shot.exposure)
+    ending = (
+        colour.compute_mixing_matrix(model),
+        np.append(compute_tone_steps(model), np.inf),
+        tabulate_tone_steps(model),
+    )
     if model.mosaic == "none":
-        over_rows(_colour, height, numbers, gains, dark, *ending, picture)
+        run_over_rows(_colour, height, numbers, gains, dark, *ending, picture)
         return picture
-    sites = np.array(colour.pattern(model.mosaic))
+    sites = np.array(colour.filter_colours(model.mosaic))
     plane = np.empty((height + 2 * _EDGE, width + 2 * _EDGE))
-    over_rows(_balance, height, numbers, sites, gains, dark, plane)
+    run_over_rows(_balance, height, numbers, sites, gains, dark, plane)
     for axis in (0, 1):
         lines = plane if axis == 0 else plane.T
         lines[1::-1] = lines[3:5]
         lines[-2:] = lines[-4:-6:-1]
-    over_rows(_develop, height, plane, sites, model.demosaic == "malvar", *ending, picture)
+    run_over_rows(_develop, height, plane, sites, model.demosaic == "malvar", *ending, picture)
     return picture
 
 
-@compiled
+@compile_lazily
 def _balance(first, last, numbers, sites, gains, dark, plane):
     for y in range(first, last):
         raw, balanced = numbers[y], plane[y + 2]
@@ -160,7 +166,7 @@ def _balance(first, last, numbers, sites, gains, dark, plane):
             balanced[x + 2] = min((raw[x] - dark) * (odd if x & 1 else even), 1.0)
 
 
-@compiled
+@compile_lazily
 def _colour(first, last, numbers, gains, dark, matrix, steps, begin, picture):
     width = numbers.shape[1]
     red, green, blue = np.empty(width), np.empty(width), np.empty(width)
@@ -172,7 +178,7 @@ def _colour(first, last, numbers, gains, dark, matrix, steps, begin, picture):
         _deliver(red, green, blue, matrix, steps, begin, picture[y])
 
 
-@compiled
+@compile_lazily
 def _develop(first, last, plane, sites, malvar, matrix, steps, begin, picture):
     width = picture.shape[1]
     red, green, blue = np.empty(width), np.empty(width), np.empty(width)
@@ -188,7 +194,7 @@ def _develop(first, last, plane, sites, malvar, matrix, steps, begin, picture):
         _deliver(red, green, blue, matrix, steps, begin, picture[y])
 
 
-@compiled
+@compile_lazily
 def _malvar_row(rows, start, own, green, other):
     far, above, here, below, beyond = rows
     for x in range(start, len(green), 2):
@@ -207,7 +213,7 @@ def _malvar_row(rows, start, own, green, other):
         other[x] = (5.0 * here[x + 2] + 4.0 * ends - corners - tall + 0.5 * wide) * 0.125
 
 
-@compiled
+@compile_lazily
 def _bilinear_row(rows, start, own, green, other):
     _, above, here, below, _ = rows
     for x in range(start, len(green), 2):
@@ -220,7 +226,7 @@ def _bilinear_row(rows, start, own, green, other):
         other[x] = (above[x + 2] + below[x + 2]) * 0.5
 
 
-@compiled
+@compile_lazily
 def _deliver(red, green, blue, matrix, steps, begin, row):
     """Write the 8 bits of a row's mixed colours: start in the table, then at most as many steps as a bin holds."""
     table, most = begin

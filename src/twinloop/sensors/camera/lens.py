@@ -85,7 +85,7 @@ class Lens:
         return math.sqrt(min(_first_root(slope), _first_root(below)))
 
     @cached_property
-    def picture_limit(self) -> float:
+    def image_limit(self) -> float:
         """Radius of `limit` in the image, normalized; no light reaches larger radii."""
         pole = math.sqrt(_first_root(self._rational[1])) if self.model == "pinhole" else math.inf
         if self.limit >= pole:
@@ -99,7 +99,7 @@ class Lens:
         """
         ideal = np.asarray(points, dtype=np.float64)
         if self.model == "pinhole":
-            return _distorted(self, ideal)[0]
+            return _distort_with_jacobian(self, ideal)[0]
         radius = np.hypot(ideal[..., 0], ideal[..., 1])
         angle = np.arctan(radius)
         scale = np.divide(self._radial(angle)[0], radius, out=np.ones_like(radius), where=radius > 0.0)
@@ -145,26 +145,28 @@ class Lens:
         """
         seen = np.asarray(positions, dtype=np.float64)
         radius = np.hypot(seen[..., 0], seen[..., 1])
-        along = self._inverse(radius)
+        along = self._invert_radial(radius)
         if self.model == "fisheye":
             unit = np.divide(seen, radius[..., None], out=np.zeros_like(seen), where=radius[..., None] > 0.0)
-            self._refuse(radius > self.picture_limit * (1.0 + _CLOSED), radius)
+            self._refuse_unreachable(radius > self.image_limit * (1.0 + _CLOSED), radius)
             return np.concatenate([unit * np.sin(along)[..., None], np.cos(along)[..., None]], axis=-1)
         scale = np.divide(along, radius, out=np.ones_like(radius), where=radius > 0.0)
         ideal = seen * scale[..., None]
         if self.lens_p1 != 0.0 or self.lens_p2 != 0.0:
-            ideal = _newton(self, seen.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(seen.shape)
-        landed, jacobian = _distorted(self, ideal)
+            ideal = _invert_distortion(self, seen.reshape(-1, 2), ideal.reshape(-1, 2)).reshape(seen.shape)
+        landed, jacobian = _distort_with_jacobian(self, ideal)
         folded = np.linalg.det(jacobian) < 0.0
-        self._refuse(folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1), radius)
+        self._refuse_unreachable(
+            folded | (np.abs(seen - landed) > _CLOSED * np.maximum(1.0, np.abs(seen))).any(axis=-1), radius
+        )
         ray = np.concatenate([ideal, np.ones_like(ideal[..., :1])], axis=-1)
         return ray / np.linalg.norm(ray, axis=-1, keepdims=True)
 
-    def _refuse(self, lost: NDArray[np.bool_], radius: NDArray[np.float64]) -> None:
+    def _refuse_unreachable(self, lost: NDArray[np.bool_], radius: NDArray[np.float64]) -> None:
         if lost.any():
             raise InputError(
                 f"No light reaches {lost.sum()} of {lost.size} positions in the image, up to {radius.max():.4g} "
-                f"focal lengths off its principal point: this lens folds at {self.picture_limit:.4g}. Take smaller "
+                f"focal lengths off its principal point: this lens folds at {self.image_limit:.4g}. Take smaller "
                 "coefficients of distortion, or a narrower field of view."
             )
 
@@ -193,7 +195,7 @@ class Lens:
         factor, slope = _factor(self, square)
         return along * factor, factor + 2.0 * square * slope
 
-    def _inverse(self, radius: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _invert_radial(self, radius: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the solutions of `_radial` for ``radius``, at most `limit`, by Newton's method and bisection."""
         low = np.zeros_like(radius)
         high = np.full_like(radius, self.limit) if np.isfinite(self.limit) else np.maximum(radius, 1.0)
@@ -238,7 +240,7 @@ def _factor(lens: Lens, square: NDArray[np.float64]) -> tuple[NDArray[np.float64
     return up / down, (above.deriv()(square) * down - up * below.deriv()(square)) / (down * down)
 
 
-def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def _distort_with_jacobian(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return distorted positions ``(…, 2)`` of the pinhole model and their Jacobian ``(…, 2, 2)``."""
     x, y = ideal[..., 0], ideal[..., 1]
     p1, p2, square = lens.lens_p1, lens.lens_p2, x * x + y * y
@@ -258,20 +260,20 @@ def _distorted(lens: Lens, ideal: NDArray[np.float64]) -> tuple[NDArray[np.float
     return seen, jacobian
 
 
-def _newton(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
+def _invert_distortion(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return ideal positions ``(n, 2)`` that project to ``seen``, by Newton's method from near ones, within `limit`.
 
     A step that leaves the limit, or that increases the error, is halved.
     """
     ideal, share = start, np.ones((len(start), 1))
-    landed, jacobian = _distorted(lens, ideal)
+    landed, jacobian = _distort_with_jacobian(lens, ideal)
     miss = seen - landed
     for _ in range(_STEPS):
-        step = share * _solved(jacobian, miss)
+        step = share * _solve_symmetric(jacobian, miss)
         if (np.abs(step) <= 1e-15 * np.maximum(1.0, np.abs(ideal))).all():
             break
         tried = ideal + step
-        landed, jacobian_there = _distorted(lens, tried)
+        landed, jacobian_there = _distort_with_jacobian(lens, tried)
         inside = np.hypot(tried[:, :1], tried[:, 1:]) <= lens.limit
         nearer = inside & (np.abs(seen - landed).sum(axis=1) < np.abs(miss).sum(axis=1))[:, None]
         ideal, miss = np.where(nearer, tried, ideal), np.where(nearer, seen - landed, miss)
@@ -280,7 +282,7 @@ def _newton(lens: Lens, seen: NDArray[np.float64], start: NDArray[np.float64]) -
     return ideal
 
 
-def _solved(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+def _solve_symmetric(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return solutions ``(n, 2)`` of symmetric systems ``(n, 2, 2)``; 0 for a singular one."""
     a, b, d = matrix[:, 0, 0], matrix[:, 0, 1], matrix[:, 1, 1]
     det = (a * d - b * b)[:, None]

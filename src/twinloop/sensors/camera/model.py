@@ -20,7 +20,7 @@ OPTICS_QUANTITIES: tuple[str, ...] = (*_CLOCK, *_SHUTTER, *_LENS)
 OPTICS_SETTINGS: tuple[str, ...] = ("lens", "shutter")
 
 
-def lens_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Lens:
+def make_lens(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Lens:
     """Return the lens of one world; the defaults are those of a perfect lens.
 
     Args:
@@ -34,8 +34,8 @@ def lens_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, wor
     return Lens(model=_choice(settings, "lens", "pinhole"), **_numbers(values, _LENS, world))
 
 
-def shutter_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Shutter:
-    """Return the shutter of one world; arguments as `lens_of`. The setting ``shutter`` is rolling or global.
+def make_shutter(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, world: int = 0) -> Shutter:
+    """Return the shutter of one world; arguments as `make_lens`. The setting ``shutter`` is rolling or global.
 
     Raises:
         UnknownNameError: an unknown kind.
@@ -44,8 +44,8 @@ def shutter_of(values: Mapping[str, ArrayLike], settings: Mapping[str, Any], *, 
     return Shutter(kind=_choice(settings, "shutter", "rolling"), **_numbers(values, _SHUTTER, world))
 
 
-def clock_of(values: Mapping[str, ArrayLike]) -> CaptureClock:
-    """Return the capture clocks of all worlds; values as `lens_of`."""
+def make_clock(values: Mapping[str, ArrayLike]) -> CaptureClock:
+    """Return the capture clocks of all worlds; values as `make_lens`."""
     return CaptureClock(**{name: values[name] for name in _CLOCK if name in values})
 
 
@@ -186,7 +186,7 @@ class CameraModel:
                 if name not in known or _is_setting(known[name]) != (kind == "camera setting"):
                     names = [key for key, entry in known.items() if _is_setting(entry) == (kind == "camera setting")]
                     raise UnknownNameError(kind, name, names)
-        numbers = {name: float(_of_world(value, world)) for name, value in values.items()}
+        numbers = {name: float(_select_world(value, world)) for name, value in values.items()}
         choices = {name: _plain(getattr(value, "value", value)) for name, value in settings.items()}
         return cls(**numbers, **choices)
 
@@ -199,7 +199,7 @@ def _is_setting(entry: Field[Any]) -> bool:
     return bool(entry.metadata)
 
 
-def _of_world(value: ArrayLike, world: int) -> float:
+def _select_world(value: ArrayLike, world: int) -> float:
     numbers = np.ravel(np.asarray(value, dtype=np.float64))
     return numbers[world] if len(numbers) > 1 else numbers[0]
 

@@ -14,7 +14,7 @@ from scipy.interpolate import RectBivariateSpline
 from twinloop.core.errors import InputError
 from twinloop.core.imaging import Intrinsics
 from twinloop.sensors.camera.lens import Lens
-from twinloop.sensors.compiled import compiled, has_numba, over_rows
+from twinloop.sensors.compiled import compile_lazily, has_numba, run_over_rows
 
 # Off the axis. A flat image of 2·80° has 11 times the width of one of 2·27°, and 33 times fewer pixels per degree in
 # its middle than at its edge (tan 80° and 1 / cos² 80°).
@@ -55,10 +55,10 @@ def lens_rays(lens: Lens, target: Intrinsics) -> NDArray[np.float64]:
     Raises:
         InputError: the lens folds within the image.
     """
-    return lens.rays(normalized(target, target.pixel_centres()))
+    return lens.rays(normalize_pixels(target, target.pixel_centres()))
 
 
-def normalized(target: Intrinsics, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
+def normalize_pixels(target: Intrinsics, pixels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return pixels ``(…, 2)`` relative to the principal point, in focal lengths."""
     return (pixels - [target.cx, target.cy]) / [target.fx, target.fy]
 
@@ -67,7 +67,7 @@ def _border(target: Intrinsics) -> NDArray[np.float64]:
     """Return normalized positions ``(n, 2)`` of the centres of the outermost pixels."""
     inside = np.ones((target.height, target.width), dtype=bool)
     inside[1:-1, 1:-1] = False
-    return normalized(target, target.pixel_centres()[inside])
+    return normalize_pixels(target, target.pixel_centres()[inside])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ class Remap:
         Raises:
             InputError: the lens folds within the image, or the view does not cover its field of view.
         """
-        pixels = np.stack([_places(lens, view, target, size) for size in lens.magnifications])
+        pixels = np.stack([_compute_source_positions(lens, view, target, size) for size in lens.magnifications])
         last = np.array([view.width - 1, view.height - 1])
         outside = ~((pixels >= -_SLACK) & (pixels <= last + _SLACK)).all(axis=-1)
         if outside.any():
@@ -111,7 +111,7 @@ class Remap:
         return self.column.shape[1], self.column.shape[2]
 
     @cached_property
-    def identity(self) -> bool:
+    def is_identity(self) -> bool:
         """Return whether every pixel maps to itself, so that nothing needs to be done."""
         _, height, width = self.column.shape
         column, row = np.arange(width, dtype=np.float32), np.arange(height, dtype=np.float32)[:, None]
@@ -132,10 +132,10 @@ class Remap:
         if maps == 3 and pictures.shape[-1] != 3:
             raise InputError(f"Images of {pictures.shape[-1]} channels for a lens that separates red, green and blue.")
         if not has_numba():
-            return _bilinear_arrays(pictures, self.column[:, top:bottom], self.row[:, top:bottom])
+            return _interpolate_arrays(pictures, self.column[:, top:bottom], self.row[:, top:bottom])
         out = np.empty((len(pictures), bottom - top, width, pictures.shape[-1]), dtype=np.float32)
-        kernel = _bilinear_alike if maps == 1 else _bilinear_apart
-        over_rows(kernel, len(pictures) * (bottom - top), pictures, self.column, self.row, top, out)
+        kernel = _interpolate_shared_map if maps == 1 else _interpolate_channel_maps
+        run_over_rows(kernel, len(pictures) * (bottom - top), pictures, self.column, self.row, top, out)
         return out
 
     def nearest(self, pictures: NDArray) -> NDArray:
@@ -156,7 +156,7 @@ class Remap:
             )
 
 
-def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
+def _compute_source_positions(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> NDArray[np.float64]:
     """Return the source positions of one colour's pixels in the view, ``(height, width, 2)`` from its first centre.
 
     Distortion is smooth: it is inverted at 129 nodes along the longer side and interpolated by a quintic spline. If the
@@ -164,7 +164,7 @@ def _places(lens: Lens, view: Intrinsics, target: Intrinsics, size: float) -> ND
     """
 
     def exact(column: NDArray[np.float64], row: NDArray[np.float64]) -> NDArray[np.float64]:
-        seen = normalized(target, np.stack(np.meshgrid(column + 0.5, row + 0.5), axis=-1))
+        seen = normalize_pixels(target, np.stack(np.meshgrid(column + 0.5, row + 0.5), axis=-1))
         return view.project(lens.rays(seen / size)) - 0.5
 
     column, row = np.arange(float(target.width)), np.arange(float(target.height))
@@ -188,8 +188,8 @@ _DECIMALS = 6  # of pixels; a position this close to a pixel's centre is exactly
 _SLACK = 1e-6  # pixels; round-off of a position on the border
 
 
-@compiled
-def _bilinear_alike(first, last, pictures, column, row, top_row, out):
+@compile_lazily
+def _interpolate_shared_map(first, last, pictures, column, row, top_row, out):
     """Interpolate rows ``first`` to ``last`` of all stacked images, with one map for all channels."""
     height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
@@ -209,8 +209,8 @@ def _bilinear_alike(first, last, pictures, column, row, top_row, out):
                 out[n, r, c, channel] = upper + b * (lower - upper)
 
 
-@compiled
-def _bilinear_apart(first, last, pictures, column, row, top_row, out):
+@compile_lazily
+def _interpolate_channel_maps(first, last, pictures, column, row, top_row, out):
     """Interpolate likewise with one map per channel; a loop over a known number of channels is unrolled."""
     height, width = out.shape[1:3]
     bottom, right = np.uint32(pictures.shape[1] - 1), np.uint32(pictures.shape[2] - 1)
@@ -230,7 +230,7 @@ def _bilinear_apart(first, last, pictures, column, row, top_row, out):
                 out[n, r, c, channel] = upper + b * (lower - upper)
 
 
-def _bilinear_arrays(
+def _interpolate_arrays(
     pictures: NDArray[np.float32], column: NDArray[np.float32], row: NDArray[np.float32]
 ) -> NDArray[np.float32]:
     """Interpolate without a compiler, in the same order of operations, so that the results are equal."""

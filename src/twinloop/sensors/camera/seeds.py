@@ -11,10 +11,10 @@ from scipy.special import ndtri
 
 from twinloop.core.params import SeedPath
 from twinloop.core.seeds import philox4x32, stream_key
-from twinloop.sensors.compiled import compiled
+from twinloop.sensors.compiled import compile_lazily
 
 POISSON_BELOW = 12.0
-"""Mean electrons below which an exact Poisson number is drawn; above, see `sensor.noisy`."""
+"""Mean electrons below which an exact Poisson number is drawn; above, see `sensor.add_noise`."""
 
 _BINS = 2048  # of a half of the normal distribution; the last bin is divided into as many again
 _GRID = 8  # values per unit of the table of exp(-x)
@@ -126,7 +126,7 @@ _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 _BODY = len(NORMAL_BODY) - 1
 
 
-@compiled
+@compile_lazily
 def philox(words, first, key, world):
     """Fill ``words`` (a multiple of four) with those of the counters from ``first`` on (`core.seeds.philox4x32`)."""
     for block in range(len(words) // 4):
@@ -142,7 +142,7 @@ def philox(words, first, key, world):
         words[4 * block + 3] = d
 
 
-@compiled
+@compile_lazily
 def normal(word):
     """Return a standard normal number of a word (`seeds.normal_of_words`)."""
     half = np.int64(word) & 0x7FFFFFFF
@@ -166,13 +166,13 @@ def normals(seeds: CameraSeeds, stage: str, size: int, *, number: int = 0, unit:
     return numbers
 
 
-@compiled
+@compile_lazily
 def _normals(words, numbers):
     for place in range(len(numbers)):
         numbers[place] = normal(words[place])
 
 
-@compiled
+@compile_lazily
 def poisson(word, mean):
     """Return a Poisson number of a word (`seeds.poisson_of_words`)."""
     uniform = (np.int64(word) + 0.5) * 2.0**-32

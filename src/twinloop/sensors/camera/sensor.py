@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.sensors.camera.colour import pattern, responses
+from twinloop.sensors.camera.colour import filter_colours, responses
 from twinloop.sensors.camera.exposure import CaptureExposure
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import POISSON_BELOW, CameraSeeds, poisson_of_words
@@ -55,19 +55,19 @@ def unit_pattern(
     colours = responses(model)
     if model.mosaic == "none":
         return FixedPattern(response=response * colours, dark=dark)
-    for site, colour in enumerate(pattern(model.mosaic)):
+    for site, colour in enumerate(filter_colours(model.mosaic)):
         response[site // 2 :: 2, site % 2 :: 2] *= colours[colour]
     return FixedPattern(response=np.maximum(response, 0.0), dark=dark)
 
 
-def gathered(
+def collect_electrons(
     light: NDArray[np.float64], model: CameraModel, fixed: FixedPattern, exposure: CaptureExposure
 ) -> NDArray[np.float64]:
     """Return the mean electrons of one capture, freed by filtered light and by dark current."""
     return light * (fixed.response * (model.electron_rate * exposure.time)) + model.dark_current * exposure.time
 
 
-def noisy(
+def add_noise(
     mean: NDArray[np.float64], model: CameraModel, exposure: CaptureExposure, seeds: CameraSeeds, number: int
 ) -> NDArray[np.float64]:
     """Return the electrons as counted and read, of the capture ``number``.
@@ -90,28 +90,28 @@ def noisy(
     return mean + model.noise_scale * (apart + rows.reshape(-1, *(1,) * (mean.ndim - 1)))
 
 
-def digitised(electrons: NDArray[np.float64], model: CameraModel, gain: float) -> NDArray:
+def digitize_electrons(electrons: NDArray[np.float64], model: CameraModel, gain: float) -> NDArray:
     """Return digital numbers: uint16 with a converter of some bits, else float64 from black at 0 to white at 1."""
-    numbers = np.minimum(electrons, model.full_well) * (conversion(model) * gain) + model.black_level
+    numbers = np.minimum(electrons, model.full_well) * (conversion_gain(model) * gain) + model.black_level
     if model.bits == 0:
         return np.minimum(numbers, 1.0)
-    return np.rint(np.clip(numbers, 0.0, white(model))).astype(np.uint16)
+    return np.rint(np.clip(numbers, 0.0, white_level(model))).astype(np.uint16)
 
 
-def balanced(
+def balance_white(
     numbers: NDArray, model: CameraModel, exposure: CaptureExposure, gains: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return linear values, 1 at white, of digital numbers of one exposure: black subtracted, white-balanced, clipped.
 
     Black is the value of pixels without light, including dark current, as measured by optically black rows.
     """
-    plain = numbers - black(model, exposure)
+    plain = numbers - black_number(model, exposure)
     if model.mosaic == "none":
-        return np.minimum(plain * (gains / span(model)), 1.0)
+        return np.minimum(plain * (gains / number_span(model)), 1.0)
     linear = np.empty(plain.shape)
-    for site, colour in enumerate(pattern(model.mosaic)):
+    for site, colour in enumerate(filter_colours(model.mosaic)):
         here = (slice(site // 2, None, 2), slice(site % 2, None, 2))
-        linear[here] = plain[here] * (gains[colour] / span(model))
+        linear[here] = plain[here] * (gains[colour] / number_span(model))
     return np.minimum(linear, 1.0)
 
 
@@ -120,21 +120,21 @@ def read_noise(model: CameraModel, gain: float) -> float:
     return math.hypot(model.read_noise, model.adc_noise / gain)
 
 
-def white(model: CameraModel) -> float:
+def white_level(model: CameraModel) -> float:
     """Return the largest digital number."""
     return 2.0**model.bits - 1.0 if model.bits else 1.0
 
 
-def span(model: CameraModel) -> float:
+def number_span(model: CameraModel) -> float:
     """Return the digital numbers from black to white."""
-    return white(model) - model.black_level
+    return white_level(model) - model.black_level
 
 
-def conversion(model: CameraModel) -> float:
+def conversion_gain(model: CameraModel) -> float:
     """Return the digital numbers per electron at a gain of 1, EMVA's K."""
-    return span(model) / model.full_well
+    return number_span(model) / model.full_well
 
 
-def black(model: CameraModel, exposure: CaptureExposure) -> float:
+def black_number(model: CameraModel, exposure: CaptureExposure) -> float:
     """Return the mean digital number of a pixel without light."""
-    return model.black_level + conversion(model) * exposure.gain * model.dark_current * exposure.time
+    return model.black_level + conversion_gain(model) * exposure.gain * model.dark_current * exposure.time

@@ -10,23 +10,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.sensors.camera.seeds import CameraSeeds, poisson_of_words
-from twinloop.sensors.compiled import compiled, over_rows
+from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 _DUST = "dust"
 _MOST_SPECKS = 1000
 _SPREAD = 0.5  # standard deviation of the logarithm of the specks' radii
 
 
-def falloff(height: int, width: int, vignetting: float) -> NDArray[np.float64]:
+def vignetting_factors(height: int, width: int, vignetting: float) -> NDArray[np.float64]:
     """Return the light at each pixel relative to the centre: cos⁴ of an angle, ``vignetting`` lost at a corner.
 
     A pixel at the share ρ of the distance to a corner has cos⁻² θ = 1 + ρ² tan² θ_corner. The natural law has this form
     with the lens's own angle; mechanical vignetting, or a partial correction, gives an effective angle.
     """
-    return falloff_at(radius_squared(height, width), vignetting)
+    return vignetting_factors_at(radius_squared(height, width), vignetting)
 
 
-def falloff_at(radius2: NDArray[np.float64], vignetting: float) -> NDArray[np.float64]:
+def vignetting_factors_at(radius2: NDArray[np.float64], vignetting: float) -> NDArray[np.float64]:
     """Return the same factor at squared relative distances ρ²."""
     steepness = (1.0 - vignetting) ** -0.5 - 1.0  # tan² of the corner's angle
     return (1.0 + steepness * radius2) ** -2.0
@@ -48,7 +48,7 @@ def dust_shadows(
     ``radius`` (in image heights), depths uniform up to ``depth``. The edge of a shadow is as wide as its radius: dust
     is out of focus.
     """
-    specks = _specks(seeds, count)
+    specks = _draw_speck_count(seeds, count)
     passed = np.ones((height, width))
     if not specks:
         return passed
@@ -64,7 +64,7 @@ def dust_shadows(
     return passed
 
 
-def _specks(seeds: CameraSeeds, count: float) -> int:
+def _draw_speck_count(seeds: CameraSeeds, count: float) -> int:
     """Return a Poisson number, as a sum of Poisson numbers with smaller means."""
     parts = int(count // 16.0) + 1
     words = seeds.words(f"{_DUST}/count", parts, unit=True)
@@ -84,15 +84,15 @@ class ScatteredLight:
     kept: float
     grid: NDArray[np.float64]
 
-    def full(self, height: int, width: int) -> NDArray[np.float64]:
+    def interpolate_pixels(self, height: int, width: int) -> NDArray[np.float64]:
         """Return the interpolated light at every pixel, ``(n, height, width, 3)``."""
-        low, high, part = between_cells(height)
+        low, high, part = interpolate_cells(height)
         rows = self.grid[:, low] * (1.0 - part)[:, None, None] + self.grid[:, high] * part[:, None, None]
-        low, high, part = between_cells(width)
+        low, high, part = interpolate_cells(width)
         return rows[:, :, low] * (1.0 - part)[:, None] + rows[:, :, high] * part[:, None]
 
 
-def veil(
+def compute_glare(
     light: NDArray[np.float32], *, scattered: float, width: float, ghost: float, fast: bool = False
 ) -> ScatteredLight:
     """Return the glare of light: the share ``scattered`` is spread and the share ``ghost`` mirrored at the centre.
@@ -101,13 +101,13 @@ def veil(
     its edge, so that a uniform image does not change. ``fast`` computes it in machine code.
     """
     coarse = _cell_means(light, fast)
-    down = _spread(coarse.shape[1], width * light.shape[1] / CELL)
-    across = _spread(coarse.shape[2], width * light.shape[1] / CELL)
+    down = _spread_weights(coarse.shape[1], width * light.shape[1] / CELL)
+    across = _spread_weights(coarse.shape[2], width * light.shape[1] / CELL)
     wide = across @ (down @ coarse.reshape(*coarse.shape[:2], -1)).reshape(coarse.shape)
     return ScatteredLight(kept=1.0 - scattered - ghost, grid=scattered * wide + ghost * coarse[:, ::-1, ::-1])
 
 
-def between_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
+def interpolate_cells(size: int) -> tuple[NDArray[np.intp], NDArray[np.intp], NDArray[np.float64]]:
     """Return for every pixel of a side its two neighbouring cells, and its position between their centres."""
     cells = math.ceil(size / CELL)
     edges = np.minimum(np.arange(cells + 1) * CELL, size)
@@ -124,7 +124,7 @@ def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
     if fast:
         columns = np.empty((count, len(starts[0]), width, 3))
         for picture, sums in zip(light, columns, strict=True):
-            over_rows(_add_rows, len(starts[0]), picture, sums)
+            run_over_rows(_add_rows, len(starts[0]), picture, sums)
     else:
         columns = np.add.reduceat(light, starts[0], axis=1, dtype=np.float64)
     total = np.add.reduceat(columns, starts[1], axis=2)
@@ -134,7 +134,7 @@ def _cell_means(light: NDArray[np.float32], fast: bool) -> NDArray[np.float64]:
     return np.asarray(total, dtype=np.float64) / (counts[0][:, None, None] * counts[1][:, None])
 
 
-@compiled
+@compile_lazily
 def _add_rows(first, last, picture, sums):
     """Sum the rows of an image for each row of cells."""
     height, width, _ = picture.shape
@@ -148,7 +148,7 @@ def _add_rows(first, last, picture, sums):
 
 
 @lru_cache(maxsize=64)
-def _spread(cells: int, sigma: float) -> NDArray[np.float64]:
+def _spread_weights(cells: int, sigma: float) -> NDArray[np.float64]:
     """Return weights ``(cells, cells)`` of a normal spread along one side, one row per cell."""
     at = np.arange(cells)
     weights = np.exp(-0.5 * ((at - at[:, None]) / max(sigma, 1e-3)) ** 2)

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import SeedPath
 from twinloop.sensors.camera.remap import Remap
-from twinloop.sensors.sampling import newest_sample
+from twinloop.sensors.sampling import find_newest_sample
 
 _ROUND_OFF = 1e-9  # s; an arrival later by this is still on time
 
@@ -44,7 +44,7 @@ class CaptureClock:
         return np.asarray(getattr(self, name), dtype=np.float64).reshape(-1, 1)
 
     @property
-    def by_chance(self) -> bool:
+    def is_random(self) -> bool:
         """Return whether any image is randomly late, lost or repeated."""
         return any(bool((self.column(name) > 0.0).any()) for name in ("latency_jitter", "drop_rate", "duplicate_rate"))
 
@@ -63,7 +63,7 @@ class DeliveredCaptures(NamedTuple):
     arrived: NDArray[np.float64]
 
 
-def captures(
+def find_delivered_captures(
     time: ArrayLike, clock: CaptureClock, *, seeds: SeedPath | None = None, stream: str = ""
 ) -> DeliveredCaptures:
     """Return the newest image that has arrived at ``time``, ``(nworld, nstep)`` in s, increasing from 0 on.
@@ -77,14 +77,14 @@ def captures(
     """
     asked = np.asarray(time, dtype=np.float64)
     rate, phase, latency = (clock.column(name) for name in ("frame_rate", "frame_phase", "latency"))
-    taken, newest = newest_sample(asked, rate=rate, phase=phase, delay=latency)
-    if not clock.by_chance:
+    taken, newest = find_newest_sample(asked, rate=rate, phase=phase, delay=latency)
+    if not clock.is_random:
         return DeliveredCaptures(taken, newest, np.where(newest > 0, np.minimum(taken + latency, asked), 0.0))
     if seeds is None:
         raise InputError(
             "Randomly late, lost or repeated images need seeds. Give the table of parameters its seed path."
         )
-    times, arrivals, shown = _deliveries(asked, clock, int(newest.max()), seeds, stream)
+    times, arrivals, shown = _simulate_deliveries(asked, clock, int(newest.max()), seeds, stream)
     slot = newest
     while (late := np.take_along_axis(arrivals, slot, axis=1) > asked + _ROUND_OFF).any():
         slot = np.where(late, slot - 1, slot)
@@ -93,7 +93,7 @@ def captures(
     return DeliveredCaptures(taken, number, np.minimum(np.take_along_axis(arrivals, slot, axis=1), asked))
 
 
-def _deliveries(
+def _simulate_deliveries(
     asked: NDArray[np.float64], clock: CaptureClock, last: int, seeds: SeedPath, stream: str
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Return the deliveries of images 0 to ``last``, ``(nworld, last + 1)`` each.
@@ -102,7 +102,7 @@ def _deliveries(
         Time of each image, time by which it or the previous one had arrived, and number of the image at the host.
     """
     rate, jitter = clock.column("frame_rate"), clock.column("latency_jitter")
-    chance = _chance(len(asked), last, seeds, stream)
+    chance = _draw_capture_chance(len(asked), last, seeds, stream)
     wait = clock.column("latency") + jitter * chance[..., 0]
     lost = chance[..., 1] < clock.column("drop_rate")
     stale = lost | (chance[..., 2] < clock.column("duplicate_rate"))
@@ -119,7 +119,7 @@ def _deliveries(
     return times, np.maximum.accumulate(arrivals, axis=1), shown
 
 
-def _chance(nworld: int, last: int, seeds: SeedPath, stream: str) -> NDArray[np.float64]:
+def _draw_capture_chance(nworld: int, last: int, seeds: SeedPath, stream: str) -> NDArray[np.float64]:
     """Return three uniform numbers per image, for delay, loss and repetition, ``(nworld, last + 1, 3)``."""
     paths = seeds.take(np.repeat(np.arange(nworld), last + 1))
     return paths.uniforms(stream, size=3, step=np.tile(np.arange(last + 1), nworld)).reshape(nworld, last + 1, 3)
@@ -211,7 +211,9 @@ def _hat_integral(at: NDArray[np.float64]) -> NDArray[np.float64]:
     return 0.5 + inside - 0.5 * inside * np.abs(inside)
 
 
-def combine(light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None = None) -> NDArray[np.float32]:
+def combine_subframes(
+    light: NDArray[np.float32], shutter: Shutter, *, lens: Remap | None = None
+) -> NDArray[np.float32]:
     """Return the image ``(height, width, c)`` of linear light at `subframe_times`, ``(count, height, width, c)``.
 
     Rows are the sensor's: a view rendered for a lens is distorted first, each subframe only in the rows exposed at that

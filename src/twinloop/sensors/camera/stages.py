@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from twinloop.sensors.camera import colour, sensor
 from twinloop.sensors.camera.colour import demosaic
-from twinloop.sensors.camera.exposure import CaptureExposure, full_scale, manual
+from twinloop.sensors.camera.exposure import CaptureExposure, full_scale_exposure, manual_exposure
 from twinloop.sensors.camera.model import CameraModel
 from twinloop.sensors.camera.seeds import CameraSeeds, normals
-from twinloop.sensors.camera.shading import dust_shadows, falloff, veil
-from twinloop.sensors.camera.tone import sharpened, tone, tone_steps
+from twinloop.sensors.camera.shading import compute_glare, dust_shadows, vignetting_factors
+from twinloop.sensors.camera.tone import apply_tone, compute_tone_steps, sharpen_image
 
 _SAME = (1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0)
 
@@ -35,7 +35,7 @@ class CameraUnit:
     @cached_property
     def falloff(self) -> NDArray[np.float64]:
         """Factors of vignetting, ``(height, width)``."""
-        return falloff(self.height, self.width, self.model.vignetting)
+        return vignetting_factors(self.height, self.width, self.model.vignetting)
 
     @cached_property
     def shadows(self) -> NDArray[np.float64]:
@@ -58,7 +58,7 @@ class CameraUnit:
         return sensor.unit_pattern(self.model, self._draw, self.height, self.width)
 
     @cached_property
-    def let_through(self) -> NDArray[np.float64]:
+    def filter_transmission(self) -> NDArray[np.float64]:
         """Transmission of its filters, see `colour.transmission`."""
         return colour.transmission(self.model)
 
@@ -85,44 +85,46 @@ class CameraStage(NamedTuple):
     function: Callable[[NDArray, Capture], NDArray]
 
 
-def stages(model: CameraModel) -> list[CameraStage]:
+def list_stages(model: CameraModel) -> list[CameraStage]:
     """Return the stages of a camera, in order, up to its codec."""
-    return [*sensing_stages(model), *processing_stages(model)]
+    return [*list_sensing_stages(model), *list_processing_stages(model)]
 
 
-def sensing_stages(model: CameraModel) -> list[CameraStage]:
+def list_sensing_stages(model: CameraModel) -> list[CameraStage]:
     """Return the stages from light ``(height, width, 3)`` to digital numbers."""
     ahead = [
-        (model.veiling_glare > 0.0 or model.ghost > 0.0, CameraStage("glare", _glare)),
+        (model.veiling_glare > 0.0 or model.ghost > 0.0, CameraStage("glare", _add_glare)),
         (model.vignetting > 0.0, CameraStage("vignetting", lambda light, shot: light * shot.unit.falloff[..., None])),
         (model.dust_count > 0.0, CameraStage("dust", lambda light, shot: light * shot.unit.shadows[..., None])),
     ]
     chosen = [stage for there, stage in ahead if there]
     if not has_sensor(model):
-        exposed = model.exposure == "auto" or _product(manual(model)) != full_scale(model)
-        return [*chosen, *([CameraStage("exposure", _exposed)] if exposed else [])]
+        exposed = model.exposure == "auto" or _product(manual_exposure(model)) != full_scale_exposure(model)
+        return [*chosen, *([CameraStage("exposure", _expose)] if exposed else [])]
     fixed = model.dsnu > 0.0 or model.column_noise > 0.0
     return [
         *chosen,
-        CameraStage("filters", lambda light, shot: colour.filtered(light[None], shot.unit.model)[0]),
-        CameraStage("electrons", _gathered),
-        *([CameraStage("noise", _noisy)] if model.noise_scale > 0.0 else []),
+        CameraStage("filters", lambda light, shot: colour.apply_filters(light[None], shot.unit.model)[0]),
+        CameraStage("electrons", _collect_electrons),
+        *([CameraStage("noise", _add_noise)] if model.noise_scale > 0.0 else []),
         *([CameraStage("fixed_pattern", lambda counts, shot: counts + shot.unit.pattern.dark)] if fixed else []),
-        CameraStage("converter", lambda counts, shot: sensor.digitised(counts, shot.unit.model, shot.exposure.gain)),
+        CameraStage(
+            "converter", lambda counts, shot: sensor.digitize_electrons(counts, shot.unit.model, shot.exposure.gain)
+        ),
     ]
 
 
-def processing_stages(model: CameraModel) -> list[CameraStage]:
+def list_processing_stages(model: CameraModel) -> list[CameraStage]:
     """Return the stages from digital numbers to 8 bits ``(height, width, 3)``."""
     white = (model.white_balance_red, model.white_balance_blue, model.white_balance_drift) != (1.0, 1.0, 0.0)
     later = [
-        (has_sensor(model) or white, CameraStage("white_balance", _balanced)),
-        (model.mosaic != "none", CameraStage("demosaic", _demosaicked)),
-        (model.colour_matrix != _SAME or model.saturation != 1.0, CameraStage("colour", _mixed)),
-        (True, CameraStage("tone", lambda linear, shot: tone(linear, tone_steps(shot.unit.model)))),
+        (has_sensor(model) or white, CameraStage("white_balance", _balance_white)),
+        (model.mosaic != "none", CameraStage("demosaic", _demosaic)),
+        (model.colour_matrix != _SAME or model.saturation != 1.0, CameraStage("colour", _mix_colours)),
+        (True, CameraStage("tone", lambda linear, shot: apply_tone(linear, compute_tone_steps(shot.unit.model)))),
         (
             model.sharpness > 0.0,
-            CameraStage("sharpening", lambda view, shot: sharpened(view, shot.unit.model.sharpness)),
+            CameraStage("sharpening", lambda view, shot: sharpen_image(view, shot.unit.model.sharpness)),
         ),
     ]
     return [stage for there, stage in later if there]
@@ -135,7 +137,7 @@ def has_sensor(model: CameraModel) -> bool:
     return bool(counted) or filters
 
 
-def needs_chance(model: CameraModel) -> bool:
+def needs_seeds(model: CameraModel) -> bool:
     """Return whether a camera's images have random effects."""
     by_chance = (model.noise_scale, model.prnu, model.dsnu, model.column_noise, model.dust_count)
     return any(value > 0.0 for value in (*by_chance, model.white_balance_drift))
@@ -145,32 +147,32 @@ def _product(exposure: CaptureExposure) -> float:
     return exposure.time * exposure.gain
 
 
-def _exposed(light: NDArray, shot: Capture) -> NDArray:
-    return np.minimum(light * (_product(shot.exposure) / full_scale(shot.unit.model)), 1.0)
+def _expose(light: NDArray, shot: Capture) -> NDArray:
+    return np.minimum(light * (_product(shot.exposure) / full_scale_exposure(shot.unit.model)), 1.0)
 
 
-def _glare(light: NDArray, shot: Capture) -> NDArray:
+def _add_glare(light: NDArray, shot: Capture) -> NDArray:
     model = shot.unit.model
-    spread = veil(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost)
-    return spread.kept * light.astype(np.float64) + spread.full(*light.shape[:2])[0]
+    spread = compute_glare(light[None], scattered=model.veiling_glare, width=model.glare_width, ghost=model.ghost)
+    return spread.kept * light.astype(np.float64) + spread.interpolate_pixels(*light.shape[:2])[0]
 
 
-def _gathered(light: NDArray, shot: Capture) -> NDArray:
-    return sensor.gathered(light, shot.unit.model, shot.unit.pattern, shot.exposure)
+def _collect_electrons(light: NDArray, shot: Capture) -> NDArray:
+    return sensor.collect_electrons(light, shot.unit.model, shot.unit.pattern, shot.exposure)
 
 
-def _noisy(mean: NDArray, shot: Capture) -> NDArray:
-    return sensor.noisy(mean, shot.unit.model, shot.exposure, shot.unit.seeds, shot.number)
+def _add_noise(mean: NDArray, shot: Capture) -> NDArray:
+    return sensor.add_noise(mean, shot.unit.model, shot.exposure, shot.unit.seeds, shot.number)
 
 
-def _balanced(numbers: NDArray, shot: Capture) -> NDArray:
-    return sensor.balanced(numbers, shot.unit.model, shot.exposure, shot.gains)
+def _balance_white(numbers: NDArray, shot: Capture) -> NDArray:
+    return sensor.balance_white(numbers, shot.unit.model, shot.exposure, shot.gains)
 
 
-def _demosaicked(plane: NDArray, shot: Capture) -> NDArray:
+def _demosaic(plane: NDArray, shot: Capture) -> NDArray:
     model = shot.unit.model
     return demosaic(plane[None], model.mosaic, malvar=model.demosaic == "malvar")[0]
 
 
-def _mixed(linear: NDArray, shot: Capture) -> NDArray:
-    return colour.mix(linear, colour.mixing(shot.unit.model))
+def _mix_colours(linear: NDArray, shot: Capture) -> NDArray:
+    return colour.apply_matrix(linear, colour.compute_mixing_matrix(shot.unit.model))

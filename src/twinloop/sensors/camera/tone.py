@@ -7,9 +7,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from twinloop.core.imaging import display_of, linear_of
+from twinloop.core.imaging import linear_to_srgb, srgb_to_linear
 from twinloop.sensors.camera.model import CameraModel
-from twinloop.sensors.compiled import compiled, over_rows
+from twinloop.sensors.compiled import compile_lazily, run_over_rows
 
 TONE_BINS = 4096  # of the table that gives the first step to compare
 
@@ -21,28 +21,28 @@ def display_of_linear(linear: ArrayLike, model: CameraModel) -> NDArray[np.float
     ``contrast`` c as x^c / (x^c + (1 − x)^c), which keeps black, white and the middle, then ``brightness`` added.
     """
     x = np.clip(np.asarray(linear, dtype=np.float64), 0.0, 1.0)
-    x = np.interp(x, model.tone_curve[0::2], model.tone_curve[1::2]) if model.tone_curve else display_of(x)
-    return np.clip(_steep(x**model.gamma, model.contrast) + model.brightness, 0.0, 1.0)
+    x = np.interp(x, model.tone_curve[0::2], model.tone_curve[1::2]) if model.tone_curve else linear_to_srgb(x)
+    return np.clip(_apply_contrast(x**model.gamma, model.contrast) + model.brightness, 0.0, 1.0)
 
 
 def linear_of_display(display: ArrayLike, model: CameraModel) -> NDArray[np.float64]:
     """Return linear values of display values from 0 to 1; −∞ or ∞ for one that no linear value gives."""
     x = np.asarray(display, dtype=np.float64) - model.brightness
-    inside = _steep(np.clip(x, 0.0, 1.0), 1.0 / model.contrast) ** (1.0 / model.gamma)
+    inside = _apply_contrast(np.clip(x, 0.0, 1.0), 1.0 / model.contrast) ** (1.0 / model.gamma)
     if model.tone_curve:
         inside = np.interp(inside, model.tone_curve[1::2], model.tone_curve[0::2])
     else:
-        inside = linear_of(inside)
+        inside = srgb_to_linear(inside)
     return np.where(x < 0.0, -np.inf, np.where(x > 1.0, np.inf, inside))
 
 
-def tone(linear: NDArray, steps: NDArray[np.float64]) -> NDArray[np.uint8]:
-    """Return 8-bit values of linear ones, by the steps of `tone_steps`: rounded, clipped."""
+def apply_tone(linear: NDArray, steps: NDArray[np.float64]) -> NDArray[np.uint8]:
+    """Return 8-bit values of linear ones, by the steps of `compute_tone_steps`: rounded, clipped."""
     return np.searchsorted(steps, linear, side="right").astype(np.uint8)
 
 
 @lru_cache(maxsize=64)
-def tone_steps(model: CameraModel) -> NDArray[np.float64]:
+def compute_tone_steps(model: CameraModel) -> NDArray[np.float64]:
     """Return the linear values ``(255,)`` at which a display value rounds to 1, 2, …, 255."""
     steps = linear_of_display((np.arange(255) + 0.5) / 255.0, model)
     steps.setflags(write=False)
@@ -50,15 +50,15 @@ def tone_steps(model: CameraModel) -> NDArray[np.float64]:
 
 
 @lru_cache(maxsize=64)
-def first_steps(model: CameraModel) -> tuple[NDArray[np.uint8], int]:
+def tabulate_tone_steps(model: CameraModel) -> tuple[NDArray[np.uint8], int]:
     """Return the 8-bit values where `TONE_BINS` bins from 0 to 1 begin, and at 1; and the most steps in a bin."""
-    table = tone(np.arange(TONE_BINS + 1) / TONE_BINS, tone_steps(model))
-    ends = tone(np.nextafter(np.arange(1, TONE_BINS + 1) / TONE_BINS, 0.0), tone_steps(model))
+    table = apply_tone(np.arange(TONE_BINS + 1) / TONE_BINS, compute_tone_steps(model))
+    ends = apply_tone(np.nextafter(np.arange(1, TONE_BINS + 1) / TONE_BINS, 0.0), compute_tone_steps(model))
     table.setflags(write=False)
     return table, int((ends.astype(np.int64) - table[:-1]).max())
 
 
-def _steep(x: NDArray[np.float64], power: float) -> NDArray[np.float64]:
+def _apply_contrast(x: NDArray[np.float64], power: float) -> NDArray[np.float64]:
     if power == 1.0:
         return x
     up, down = x**power, (1.0 - x) ** power
@@ -69,7 +69,7 @@ _RED, _GREEN, _BLUE = 77, 150, 29  # luma of ITU-R BT.601 in 256ths
 _LIMIT = 64  # largest change of a pixel, so that halos stay faint next to strong edges
 
 
-def sharpened(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:
+def sharpen_image(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = False) -> NDArray[np.uint8]:
     """Return an 8-bit image ``(height, width, 3)`` with the details of its luma amplified by ``sharpness``.
 
     Detail is luma minus its mean over 3×3 pixels weighted 1, 2, 1: an unsharp mask, which also amplifies noise. Beyond
@@ -78,7 +78,7 @@ def sharpened(picture: NDArray[np.uint8], sharpness: float, *, fast: bool = Fals
     weight = round(sharpness * 16)
     if fast:
         result = np.empty_like(picture)
-        over_rows(_sharpen, len(picture), picture, weight, result)
+        run_over_rows(_sharpen, len(picture), picture, weight, result)
         return result
     wide = np.pad(_luma(picture), 1, mode="edge")
     rows = wide[:-2] + 2 * wide[1:-1] + wide[2:]
@@ -92,7 +92,7 @@ def _luma(picture: NDArray[np.uint8]) -> NDArray[np.int32]:
     return (red * _RED + green * _GREEN + blue * _BLUE) >> 8
 
 
-@compiled
+@compile_lazily
 def _sharpen(first, last, picture, weight, result):
     height, width, _ = picture.shape
     luma, sums = np.empty((3, width), dtype=np.int32), np.empty(width + 2, dtype=np.int32)

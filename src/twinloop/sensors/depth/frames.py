@@ -49,7 +49,7 @@ def _gain(correlation: float, shape: tuple[int, int]) -> float:
     return float(np.sqrt((answer**2).sum()))
 
 
-def looked_at(
+def displace_depths(
     depth: NDArray[np.float64], aside: NDArray[np.float64], along: NDArray[np.float64]
 ) -> NDArray[np.float64]:
     """Return depths ``(n, h, w)`` of pixels whose line of sight is displaced, in px: columns to the right, rows down.
@@ -98,7 +98,7 @@ class DepthFrames:
         return len(self.depth)
 
     @property
-    def stretch(self) -> NDArray[np.float64]:
+    def distance_ratio(self) -> NDArray[np.float64]:
         """Ratio of the distance to a point to its depth, ``(h, w)``."""
         return _rays(self.intrinsics)[1]
 
@@ -147,7 +147,7 @@ class DepthReading:
         return np.where(self.counts > 0, self.counts * self.unit, np.nan)
 
 
-def per_frame(value: ArrayLike) -> NDArray[np.float64]:
+def expand_per_frame(value: ArrayLike) -> NDArray[np.float64]:
     """Return a number, or one for each frame as ``(n, 1, 1)``."""
     array = np.asarray(value, dtype=np.float64)
     return array.reshape(-1, 1, 1) if array.ndim else array
@@ -175,18 +175,18 @@ class ReturnLosses:
         """Return the probability ``(n, h, w)`` that a pixel's light returns, for cosines of incidence ``(n, h, w)``."""
         kept = np.ones(frames.depth.shape)
         if cosine is not None:
-            kept *= 1.0 - self._grazing(cosine)
-        dark = np.broadcast_to(per_frame(self.dark_limit), kept.shape)
+            kept *= 1.0 - self._grazing_loss(cosine)
+        dark = np.broadcast_to(expand_per_frame(self.dark_limit), kept.shape)
         if frames.brightness is not None and dark.any():
             share = np.divide(frames.brightness, dark, out=np.ones(kept.shape), where=dark > 0.0)
             kept *= np.clip(share, 0.0, 1.0)
         if frames.shine is not None:
-            kept *= 1.0 - per_frame(self.specular_dropout) * np.clip(frames.shine, 0.0, 1.0)
+            kept *= 1.0 - expand_per_frame(self.specular_dropout) * np.clip(frames.shine, 0.0, 1.0)
         return kept
 
-    def _grazing(self, cosine: NDArray[np.float64]) -> NDArray[np.float64]:
-        least = np.cos(per_frame(self.grazing_limit))
+    def _grazing_loss(self, cosine: NDArray[np.float64]) -> NDArray[np.float64]:
+        least = np.cos(expand_per_frame(self.grazing_limit))
         share = np.clip((1.0 - cosine) / (1.0 - least), 0.0, 1.0)
         # The cosine of a right angle is 6e-17 and not 0; at an unlimited angle nothing is beyond.
         beyond = (cosine <= least) & (least > 1e-12)
-        return np.where(beyond, 1.0, per_frame(self.grazing_dropout) * share**GRAZING_POWER)
+        return np.where(beyond, 1.0, expand_per_frame(self.grazing_dropout) * share**GRAZING_POWER)

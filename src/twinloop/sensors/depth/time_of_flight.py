@@ -15,9 +15,9 @@ from twinloop.sensors.depth.frames import (
     DepthFrames,
     DepthReading,
     ReturnLosses,
-    looked_at,
+    displace_depths,
+    expand_per_frame,
     normal_field,
-    per_frame,
     uniform_field,
 )
 
@@ -71,29 +71,31 @@ class TimeOfFlightDepth(ReturnLosses):
         errors, aside, along = (normal_field(chance, shape) for _ in range(3))
         luck = uniform_field(chance, shape)
 
-        ideal = frames.depth * frames.stretch
+        ideal = frames.depth * frames.distance_ratio
         cosine = frames.cosine()
-        amplitude = returned(ideal, frames.brightness, cosine)
-        moved = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
-        mixed = flying(moved, amplitude, spec.footprint)
+        amplitude = compute_amplitude(ideal, frames.brightness, cosine)
+        moved = displace_depths(
+            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
+        )
+        mixed = mix_distances(moved, amplitude, spec.footprint)
         seen = np.isfinite(mixed)
         distance = np.where(seen, mixed, 1.0)
-        measured = distance * (1.0 + per_frame(self.scale_error)) + per_frame(self.range_bias)
+        measured = distance * (1.0 + expand_per_frame(self.scale_error)) + expand_per_frame(self.range_bias)
         phase = 4.0 * math.pi * spec.modulation / LIGHT * distance
-        measured += per_frame(self.wiggle_amplitude) * np.sin(4.0 * phase)
+        measured += expand_per_frame(self.wiggle_amplitude) * np.sin(4.0 * phase)
         measured += errors * self._deviation(distance)
-        depth = measured / frames.stretch
+        depth = measured / frames.distance_ratio
 
-        within = (depth >= spec.min_depth) & (depth <= spec.max_depth) & (spread(ideal) <= spec.edge_limit)
-        lit = (amplitude > 0.0) & (amplitude >= per_frame(self.amplitude_limit))
+        within = (depth >= spec.min_depth) & (depth <= spec.max_depth) & (compute_spread(ideal) <= spec.edge_limit)
+        lit = (amplitude > 0.0) & (amplitude >= expand_per_frame(self.amplitude_limit))
         return DepthReading.of(depth, seen & within & lit & (luck < self.survival(frames, cosine)), spec.unit)
 
     def _deviation(self, distance: NDArray[np.float64]) -> NDArray[np.float64]:
         beyond = np.maximum(distance - NOISE_FREE_UNTIL, 0.0)
-        return per_frame(self.range_noise) + per_frame(self.range_noise_slope) * beyond
+        return expand_per_frame(self.range_noise) + expand_per_frame(self.range_noise_slope) * beyond
 
 
-def returned(
+def compute_amplitude(
     distance: NDArray[np.float64], brightness: NDArray[np.floating] | None, cosine: NDArray[np.float64] | None
 ) -> NDArray[np.float64]:
     """Return the amplitude of returned light in 1/m²: 1 for a white surface at 1 m met head-on, 0 without one."""
@@ -104,7 +106,9 @@ def returned(
     return amplitude
 
 
-def flying(distance: NDArray[np.float64], amplitude: NDArray[np.float64], footprint: float) -> NDArray[np.float64]:
+def mix_distances(
+    distance: NDArray[np.float64], amplitude: NDArray[np.float64], footprint: float
+) -> NDArray[np.float64]:
     """Return the distances of pixels with a footprint: the mean distance weighted by amplitude; inf without light.
 
     At an edge that is a point in the air between the two surfaces. Phases add as vectors; for differences well below
@@ -125,7 +129,7 @@ def flying(distance: NDArray[np.float64], amplitude: NDArray[np.float64], footpr
     return np.where(seen, mean, np.inf)
 
 
-def spread(distance: NDArray[np.float64]) -> NDArray[np.float64]:
+def compute_spread(distance: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the largest minus the smallest distance in 3×3 px around each pixel, in m; infinite without a surface."""
     seen = np.isfinite(distance)
     largest = ndimage.maximum_filter(np.where(seen, distance, -np.inf), size=(1, 3, 3), mode="nearest")

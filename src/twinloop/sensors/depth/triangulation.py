@@ -18,27 +18,27 @@ from twinloop.sensors.depth.frames import (
     DepthFrames,
     DepthReading,
     ReturnLosses,
-    looked_at,
+    displace_depths,
+    expand_per_frame,
     normal_field,
-    per_frame,
     uniform_field,
 )
 
 EDGE = 1.0  # px of disparity; a larger step is an edge and not a slope: our choice, the pitch of the pixels
 
 
-def disparity(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
+def disparity_of_depth(depth: ArrayLike, focal_baseline: float) -> NDArray[np.float64]:
     """Return disparities in px of depths in m, for a focal length in px times a baseline in m; 0 without a surface."""
     return focal_baseline / np.asarray(depth, dtype=np.float64)
 
 
-def from_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> NDArray[np.float64]:
+def depth_of_disparity(disparities: NDArray[np.float64], focal_baseline: float) -> NDArray[np.float64]:
     """Return depths in m of disparities in px; inf for those that are not positive."""
     seen = disparities > 0.0
     return np.where(seen, focal_baseline / np.where(seen, disparities, 1.0), np.inf)
 
 
-def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
+def find_hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
     """Return pixels ``(n, h, w)`` whose points are hidden in the right view: beyond its left border, or occluded.
 
     Every pixel is projected into the right view, and is hidden if a surface nearer by at least `EDGE` is projected to
@@ -59,7 +59,7 @@ def hidden(disparities: NDArray[np.float64]) -> NDArray[np.bool_]:
     return outside | (there > disparities + EDGE)
 
 
-def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
+def fatten_edges(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float64]:
     """Return disparities after window matching, which widens the nearer side of edges, not slopes, by ``radius`` px."""
     if radius <= 0:
         return disparities
@@ -68,7 +68,7 @@ def fattened(disparities: NDArray[np.float64], radius: int) -> NDArray[np.float6
     return np.where(nearer - disparities > EDGE, nearer, disparities)
 
 
-def quantized(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:
+def quantize_disparities(disparities: NDArray[np.float64], levels: float) -> NDArray[np.float64]:
     """Return disparities rounded to 1 / ``levels`` px; 0 levels leave them unchanged."""
     return np.round(disparities * levels) / levels if levels > 0 else disparities
 
@@ -114,15 +114,18 @@ class StereoDepth(ReturnLosses):
         aside, along = normal_field(chance, shape, spec.correlation), normal_field(chance, shape, spec.correlation)
         luck = uniform_field(chance, shape, spec.correlation)
 
-        ideal = disparity(frames.depth, focal_baseline)
-        blurred = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
-        grown = fattened(blurred, spec.fattening)
-        measured = quantized(
-            grown + per_frame(self.disparity_bias) + per_frame(self.disparity_noise) * errors, spec.subpixel
+        ideal = disparity_of_depth(frames.depth, focal_baseline)
+        blurred = displace_depths(
+            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
         )
-        depth = from_disparity(measured, focal_baseline) * (1.0 + per_frame(self.scale_error))
+        grown = fatten_edges(blurred, spec.fattening)
+        measured = quantize_disparities(
+            grown + expand_per_frame(self.disparity_bias) + expand_per_frame(self.disparity_noise) * errors,
+            spec.subpixel,
+        )
+        depth = depth_of_disparity(measured, focal_baseline) * (1.0 + expand_per_frame(self.scale_error))
 
-        seen = ~hidden(ideal) | (grown > ideal + EDGE)
+        seen = ~find_hidden(ideal) | (grown > ideal + EDGE)
         found = (grown > 0.0) & (measured > 0.0) & (measured <= spec.max_disparity) & (depth <= spec.max_depth)
         left, right = frames.cosine(), frames.cosine(spec.baseline)
         cosine = None if left is None or right is None else np.minimum(left, right)
@@ -171,20 +174,23 @@ class StructuredLightDepth(ReturnLosses):
         errors, aside, along = (normal_field(chance, shape) for _ in range(3))
         luck = uniform_field(chance, shape)
 
-        ideal = disparity(frames.depth, focal_baseline)
-        moved = looked_at(ideal, per_frame(self.edge_noise) * aside, per_frame(self.edge_noise) * along)
-        lit = (moved > 0.0) & ~hidden(ideal)
-        survival = self.survival(frames, frames.cosine())
-        believed = agreeing(moved, lit, spec.window, spec.inlier_disparity) >= spec.inlier_share
-        measured = quantized(
-            moved + per_frame(self.disparity_bias) + per_frame(self.disparity_noise) * errors, spec.subpixel
+        ideal = disparity_of_depth(frames.depth, focal_baseline)
+        moved = displace_depths(
+            ideal, expand_per_frame(self.edge_noise) * aside, expand_per_frame(self.edge_noise) * along
         )
-        depth = from_disparity(measured, focal_baseline) * (1.0 + per_frame(self.scale_error))
+        lit = (moved > 0.0) & ~find_hidden(ideal)
+        survival = self.survival(frames, frames.cosine())
+        believed = compute_agreeing_share(moved, lit, spec.window, spec.inlier_disparity) >= spec.inlier_share
+        measured = quantize_disparities(
+            moved + expand_per_frame(self.disparity_bias) + expand_per_frame(self.disparity_noise) * errors,
+            spec.subpixel,
+        )
+        depth = depth_of_disparity(measured, focal_baseline) * (1.0 + expand_per_frame(self.scale_error))
         near_enough = (depth >= spec.min_depth) & (depth <= spec.max_depth)
         return DepthReading.of(depth, lit & believed & near_enough & (luck < survival), spec.unit)
 
 
-def agreeing(
+def compute_agreeing_share(
     disparities: NDArray[np.float64], lit: NDArray[np.bool_], window: int, threshold: float
 ) -> NDArray[np.float64]:
     """Return the share ``(n, h, w)`` of the window's pixels that are lit and agree with the mean of the lit ones.

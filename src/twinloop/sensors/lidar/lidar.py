@@ -13,7 +13,7 @@ from twinloop.core.errors import InputError
 from twinloop.sensors.lidar.patterns import Beams, directions
 
 
-def subrays(
+def split_beams(
     azimuth: NDArray[np.float64], elevation: NDArray[np.float64], divergence: ArrayLike, count: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return unit directions ``(n, count, 3)`` of the rays of beams ``(n,)``, and each ray's share of the beam's light.
@@ -53,7 +53,7 @@ class BeamEchoes:
     source: NDArray[np.intp]
 
 
-def strongest_echo(
+def find_strongest_echo(
     distance: NDArray[np.float64],
     reflectivity: NDArray[np.float64],
     cosine: NDArray[np.float64],
@@ -147,7 +147,7 @@ class Lidar:
         astray = self.angle_noise * chance.standard_normal((2, len(beams)))
         # A turn about z moves a steep beam less; the error is equal in both directions.
         azimuth = beams.azimuth + astray[0] / np.maximum(np.cos(beams.elevation), LEAST_COSINE)
-        return subrays(azimuth, beams.elevation + astray[1], self.divergence, self.spec.subrays)[0]
+        return split_beams(azimuth, beams.elevation + astray[1], self.divergence, self.spec.subrays)[0]
 
     def receive(
         self,
@@ -165,8 +165,8 @@ class Lidar:
             cosine: cosine of the angle between ray and normal at each hit, 0 to 1.
         """
         spec = self.spec
-        weights = subrays(beams.azimuth[:1], beams.elevation[:1], self.divergence, spec.subrays)[1]
-        echo = strongest_echo(distance, reflectivity, cosine, weights, pulse_length=spec.pulse_length)
+        weights = split_beams(beams.azimuth[:1], beams.elevation[:1], self.divergence, spec.subrays)[1]
+        echo = find_strongest_echo(distance, reflectivity, cosine, weights, pulse_length=spec.pulse_length)
         errors, luck = chance.standard_normal(len(beams)), chance.random(len(beams))
         true = np.where(np.isfinite(echo.distance), echo.distance, 0.0)
         measured = true * (1.0 + self.scale_error) + self.range_bias + errors * self._deviation(true, echo)

@@ -21,7 +21,7 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.twin.quantities.kinds import DeviceKind
 from twinloop.twin.quantities.sensing import SENSING, SENSOR_TEXT
-from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe
+from twinloop.twin.spec import ParamSpec, RobotSpec, SensorSpec, describe_errors
 
 _IDEAL = "value of an ideal sensor; the device file has none"
 
@@ -39,7 +39,7 @@ class SourcedValue(_Strict):
     op: Literal["absolute", "scale", "add"] = "absolute"
 
     @model_validator(mode="after")
-    def _ordered(self) -> Self:
+    def _check_order(self) -> Self:
         if self.range and not self.range[0] <= self.range[1]:
             raise ValueError(f"the range must be [low, high], given {list(self.range)}")
         return self
@@ -84,9 +84,9 @@ def read_devices(file: Path) -> dict[str, SensingDevice]:
     devices = {}
     for name in rows:
         try:
-            device = SensingDevice.model_validate(_whole(rows, name, file))
+            device = SensingDevice.model_validate(_merge_base_rows(rows, name, file))
         except ValidationError as error:
-            raise InputError(describe(error, where=f"{file.name}: {name}", model=SensingDevice)) from error
+            raise InputError(describe_errors(error, where=f"{file.name}: {name}", model=SensingDevice)) from error
         known = [quantity.quantity for quantity in SENSING if quantity.device == device.kind]
         for key in device.values:
             if key not in known:
@@ -95,7 +95,7 @@ def read_devices(file: Path) -> dict[str, SensingDevice]:
     return devices
 
 
-def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
+def _merge_base_rows(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...] = ()) -> dict[str, Any]:
     """Merge a device's row into the rows of the devices that it is based on."""
     row, above = rows[name], (*above, name)
     for key in ("settings", "values"):
@@ -107,7 +107,7 @@ def _whole(rows: Mapping[str, Any], name: str, file: Path, above: tuple[str, ...
     if base not in rows or base in above:
         others = [other for other in rows if other not in above]
         raise UnknownNameError("device", str(base), others, where=f"{file}: base of {name}")
-    below = _whole(rows, base, file, above)
+    below = _merge_base_rows(rows, base, file, above)
     merged = {key: {**below.get(key, {}), **row.get(key, {})} for key in ("settings", "values")}
     return {**below, **{key: value for key, value in row.items() if key != "base"}, **merged, "name": name}
 

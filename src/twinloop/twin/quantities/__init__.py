@@ -17,7 +17,7 @@ from twinloop.twin.quantities.bodies import BODIES, LINKS
 from twinloop.twin.quantities.contact import CONTACT
 from twinloop.twin.quantities.joints import GEARS, JOINTS
 from twinloop.twin.quantities.kinds import FieldSlot, FitDeclaration, Prior, Quantity, Rule, Stage, WriteTarget
-from twinloop.twin.quantities.lookup import has_quantity, members, model_field, nominal_value, rows
+from twinloop.twin.quantities.lookup import find_members, find_rows, has_quantity, model_field, nominal_value
 from twinloop.twin.quantities.sensing import SENSING
 from twinloop.twin.quantities.world import PLACEMENT, PUSHES, SCENE, WORLD
 
@@ -71,7 +71,7 @@ def default_value(family: str, quantity: str) -> float:
     return default
 
 
-def declare(kinds: Iterable[Quantity]) -> None:
+def declare_quantities(kinds: Iterable[Quantity]) -> None:
     """Add kinds of parameter after the existing ones."""
     for kind in kinds:
         QUANTITIES.append(kind)
@@ -79,7 +79,7 @@ def declare(kinds: Iterable[Quantity]) -> None:
     find_kind.cache_clear()
 
 
-declare(
+declare_quantities(
     (
         *JOINTS,
         *ACTUATORS,
@@ -107,16 +107,16 @@ __all__ = [
     "Rule",
     "Stage",
     "WriteTarget",
-    "declare",
+    "declare_quantities",
     "default_value",
     "find_kind",
+    "find_members",
     "find_quantities",
+    "find_rows",
     "has_quantity",
-    "members",
     "model_field",
     "names_of_stage",
     "nominal_value",
     "path_patterns",
-    "rows",
     "split_path",
 ]

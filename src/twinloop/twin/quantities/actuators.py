@@ -29,13 +29,13 @@ from twinloop.twin.quantities.kinds import (
     Quantity,
     Stage,
     WriteTarget,
-    assign,
+    field_slots,
 )
 
 NO_CURVE = 1e6  # rad/s; an actuator with this no-load speed keeps its torque at any speed it can reach
 
 
-def _lacks_kp(model: mujoco.MjModel, name: str) -> str:
+def _why_no_kp(model: mujoco.MjModel, name: str) -> str:
     """Return why an actuator is no position servo (fixed gain kp, affine bias −kp · position), or ""."""
     index = model.actuator(name).id
     gain, bias = model.actuator_gainprm[index, 0], model.actuator_biasprm[index, :2]
@@ -45,7 +45,7 @@ def _lacks_kp(model: mujoco.MjModel, name: str) -> str:
     return "" if servo else "kp belongs to a position servo (gainprm kp, biasprm 0 -kp)"
 
 
-def _lacks_limit(model: mujoco.MjModel, name: str) -> str:
+def _why_no_limit(model: mujoco.MjModel, name: str) -> str:
     """Return why an actuator has no symmetric force limit, or ""."""
     index = model.actuator(name).id
     low, high = model.actuator_forcerange[index]
@@ -53,7 +53,7 @@ def _lacks_limit(model: mujoco.MjModel, name: str) -> str:
     return "" if limited else "torque_limit and no_load_speed belong to an actuator with a forcerange"
 
 
-def _strength() -> Iterator[Quantity]:
+def _voltage_quantities() -> Iterator[Quantity]:
     """Yield the quantities of the voltage law: gain, torque limit, supply voltage and no-load speed."""
     yield Quantity(
         family="actuator",
@@ -66,7 +66,7 @@ def _strength() -> Iterator[Quantity]:
             FieldSlot(field="actuator_gainprm", column=0),
             FieldSlot(field="actuator_biasprm", column=1, factor=-1.0),
         ),
-        lacks=_lacks_kp,
+        lacks=_why_no_kp,
         meaning="gain of a position servo",
         cause="servo gain",
         term="servo stiffness",
@@ -94,7 +94,7 @@ def _strength() -> Iterator[Quantity]:
             FieldSlot(field="actuator_forcerange", column=0, factor=-1.0),
             FieldSlot(field="actuator_forcerange", column=1),
         ),
-        lacks=_lacks_limit,
+        lacks=_why_no_limit,
         meaning="largest torque, at full duty",
         cause="torque limit",
         term="torque limit",
@@ -120,7 +120,7 @@ def _strength() -> Iterator[Quantity]:
             FieldSlot(field="actuator_biasprm", column=1, rule="factor"),
         ),
         given=True,
-        lacks=_lacks_kp,
+        lacks=_why_no_kp,
         meaning="position gain in firmware units; kp is proportional to it, the torque limit is not",
         cause="servo gain",
     )
@@ -161,7 +161,7 @@ def _strength() -> Iterator[Quantity]:
         default=NO_CURVE,
         transform="log",
         stage="drive",
-        lacks=_lacks_limit,
+        lacks=_why_no_limit,
         meaning="speed at which the available torque, which falls linearly, is zero; for drives whose joint damping "
         "does not include back-EMF",
         cause="torque limit",
@@ -170,7 +170,7 @@ def _strength() -> Iterator[Quantity]:
     )
 
 
-def _motor() -> Iterator[Quantity]:
+def _motor_quantities() -> Iterator[Quantity]:
     """Yield the constants of a servo preset's DC motor, referred to the gear's output (``twin/servos.yaml``)."""
     for quantity, unit, low, high, meaning in (
         (
@@ -202,7 +202,7 @@ def _motor() -> Iterator[Quantity]:
         )
 
 
-def _heat() -> Iterator[Quantity]:
+def _heat_quantities() -> Iterator[Quantity]:
     """Yield the quantities of the winding temperature; the resistance of copper rises with it."""
     for quantity, unit, low, high, default, neutral, fit, meaning in (
         (
@@ -243,7 +243,7 @@ def _heat() -> Iterator[Quantity]:
         )
 
 
-def _encoder() -> Iterator[Quantity]:
+def _encoder_quantities() -> Iterator[Quantity]:
     """Yield the quantities of an encoder: offset, scale, resolution, noise, lag."""
     half = math.pi
     zero = FitDeclaration(
@@ -299,9 +299,9 @@ def _encoder() -> Iterator[Quantity]:
 
 
 ACTUATORS: tuple[Quantity, ...] = (
-    *_strength(),
-    *_motor(),
-    *_heat(),
+    *_voltage_quantities(),
+    *_motor_quantities(),
+    *_heat_quantities(),
     Quantity(
         family="actuator",
         quantity="delay",
@@ -347,7 +347,7 @@ ACTUATORS: tuple[Quantity, ...] = (
             excitation="rest in many poses, each reached from both sides",
         ),
     ),
-    *_encoder(),
+    *_encoder_quantities(),
 )
 
 
@@ -362,12 +362,12 @@ def rotor_rows(model: mujoco.MjModel) -> NDArray[np.intp]:
     return np.flatnonzero(at_site & (model.actuator_gear[:, 2] != 0.0))
 
 
-def rotor_drag(target: WriteTarget) -> None:
+def write_rotor_drag(target: WriteTarget) -> None:
     """Write the drag torque per thrust of every rotor; the sense of rotation stays that of the model."""
     model, chosen = target.model, rotor_rows(target.model)
     gear = np.repeat(model.actuator_gear[None, chosen], len(target.value("drag")), axis=0)
     gear[..., _TURN] = np.sign(model.actuator_gear[chosen, _TURN]) * target.value("drag")[:, None]
-    target.put("actuator_gear", chosen, gear)
+    target.write_field("actuator_gear", chosen, gear)
 
 
 def carrier_dofs(model: mujoco.MjModel) -> NDArray[np.intp]:
@@ -382,12 +382,12 @@ def _nominal_drag(model: mujoco.MjModel, name: str) -> float:  # noqa: ARG001  #
     return float(np.abs(model.actuator_gear[rotor_rows(model)[0], _TURN]))
 
 
-def _no_rotors(model: mujoco.MjModel, name: str) -> str:  # noqa: ARG001  # the table's
+def _why_no_rotors(model: mujoco.MjModel, name: str) -> str:  # noqa: ARG001  # the table's
     free = len(rotor_rows(model)) and model.jnt_type[model.dof_jntid[carrier_dofs(model)[0]]] == _FREE
     return "" if free else "no free body of the model has an actuator that pushes at a site of it along its z axis"
 
 
-def _stage(
+def _rotor_quantity(
     quantity: str, unit: str, low: float, high: float, meaning: str, *, default: float | None = None
 ) -> Quantity:
     return Quantity(
@@ -400,18 +400,20 @@ def _stage(
         default=default,
         given=default is None,
         stage="drive",
-        lacks=_no_rotors,
+        lacks=_why_no_rotors,
         meaning=meaning,
         cause=FAMILY,
     )
 
 
-def _rotors() -> Iterator[Quantity]:
-    yield _stage("thrust/constant", "N", -10.0, 10.0, "c0 of a rotor's thrust c0 + c1 u + c2 u², u its throttle")
-    yield _stage("thrust/linear", "N", -100.0, 100.0, "c1 of a rotor's thrust")
-    yield _stage("thrust/quadratic", "N", -100.0, 100.0, "c2 of a rotor's thrust")
-    yield _stage("lag", "s", 0.0, 1.0, "time constant of a rotor's response to its throttle", default=0.0)
-    yield _stage(
+def _rotor_quantities() -> Iterator[Quantity]:
+    yield _rotor_quantity(
+        "thrust/constant", "N", -10.0, 10.0, "c0 of a rotor's thrust c0 + c1 u + c2 u², u its throttle"
+    )
+    yield _rotor_quantity("thrust/linear", "N", -100.0, 100.0, "c1 of a rotor's thrust")
+    yield _rotor_quantity("thrust/quadratic", "N", -100.0, 100.0, "c2 of a rotor's thrust")
+    yield _rotor_quantity("lag", "s", 0.0, 1.0, "time constant of a rotor's response to its throttle", default=0.0)
+    yield _rotor_quantity(
         "second_lag", "s", 0.0, 1.0, "time constant of a second lag before it: electronics, filters", default=0.0
     )
     yield Quantity(
@@ -421,10 +423,10 @@ def _rotors() -> Iterator[Quantity]:
         unit="m",
         low=0.0,
         high=1.0,
-        compute=rotor_drag,
+        compute=write_rotor_drag,
         writes=("actuator_gear",),
         nominal=_nominal_drag,
-        lacks=_no_rotors,
+        lacks=_why_no_rotors,
         meaning="torque about its own axis per thrust of a rotor",
         cause=FAMILY,
     )
@@ -435,22 +437,22 @@ def _rotors() -> Iterator[Quantity]:
         unit="N·m·s/rad",
         low=0.0,
         high=10.0,
-        slots=assign("dof_damping"),
-        lacks=_no_rotors,
+        slots=field_slots("dof_damping"),
+        lacks=_why_no_rotors,
         meaning="roll and pitch damping of all rotors: a blade that meets the air faster has more lift",
         cause=FAMILY,
         fit=FitDeclaration(first=True, excitation=SPEEDS),
     )
 
 
-ROTORS: tuple[Quantity, ...] = tuple(_rotors())
+ROTORS: tuple[Quantity, ...] = tuple(_rotor_quantities())
 
 
 _TERMS = {"command": "command jitter and loss", "control": "control clock", "readings": "reading delay"}
 _FIT = FitDeclaration(prior=Prior(spread=0.02))
 
 
-def _timing(
+def _timing_quantity(
     member: str,
     quantity: str,
     unit: str,
@@ -480,11 +482,15 @@ def _timing(
 
 
 TIMING: tuple[Quantity, ...] = (
-    _timing("command", "jitter", "s", 0.0, 1.0, 0.0, "command", "largest extra latency; uniform from 0 to this"),
-    _timing("command", "drop_rate", "1", 0.0, 1.0, 0.0, "command", "probability that a command is lost"),
-    _timing("control", "period", "1", 0.5, 2.0, 1.0, "clock", "control period over the nominal one"),
-    _timing("control", "jitter", "s", 0.0, 0.1, 0.0, "clock", "largest delay of a step; uniform from 0 to this"),
-    _timing(
+    _timing_quantity(
+        "command", "jitter", "s", 0.0, 1.0, 0.0, "command", "largest extra latency; uniform from 0 to this"
+    ),
+    _timing_quantity("command", "drop_rate", "1", 0.0, 1.0, 0.0, "command", "probability that a command is lost"),
+    _timing_quantity("control", "period", "1", 0.5, 2.0, 1.0, "clock", "control period over the nominal one"),
+    _timing_quantity(
+        "control", "jitter", "s", 0.0, 0.1, 0.0, "clock", "largest delay of a step; uniform from 0 to this"
+    ),
+    _timing_quantity(
         "readings",
         "rate",
         "Hz",
@@ -494,8 +500,10 @@ TIMING: tuple[Quantity, ...] = (
         "encoder",
         "readings per second, by their own clock; 0: one at every control step",
     ),
-    _timing("readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "phase of the first reading, in reading periods"),
-    _timing(
+    _timing_quantity(
+        "readings", "phase", "1", 0.0, 1.0, 0.0, "encoder", "phase of the first reading, in reading periods"
+    ),
+    _timing_quantity(
         "readings",
         "delay",
         "s",

@@ -8,23 +8,23 @@ from collections.abc import Iterator
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, Quantity, WriteTarget, assign
-from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
+from twinloop.twin.quantities.kinds import Alias, DefaultRange, FieldSlot, Quantity, WriteTarget, field_slots
+from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate_vectors
 from twinloop.twin.textures import pool_indices
 
 _LATER = "for physically based renderers; the classic renderer ignores it"
 
 
-def camera_pose(target: WriteTarget) -> None:
+def write_camera_pose(target: WriteTarget) -> None:
     """Compute a camera's pose from offsets in its own frame, MuJoCo convention (x right, y up, −z forward)."""
     (row,) = target.rows("cam_pos")
     position, quaternion = target.model.cam_pos[row], target.model.cam_quat[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
-    target.put("cam_pos", [row], (position + rotate(quaternion, target.vector("position")))[:, None])
-    target.put("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
+    target.write_field("cam_pos", [row], (position + rotate_vectors(quaternion, target.vector("position")))[:, None])
+    target.write_field("cam_quat", [row], quat_multiply(np.broadcast_to(quaternion, turn.shape), turn)[:, None])
 
 
-def light_pose(target: WriteTarget) -> None:
+def write_light_pose(target: WriteTarget) -> None:
     """Compute position and direction of a light in the frame of its body from its position and angles.
 
     The angles describe where the light comes from; it shines in the opposite direction. A directional light has no
@@ -37,12 +37,12 @@ def light_pose(target: WriteTarget) -> None:
     shines = -np.stack([level * np.cos(azimuth), level * np.sin(azimuth), np.sin(elevation)], axis=-1)
     turned = (azimuth != _azimuth(model, target.name)) | (elevation != _elevation(model, target.name))
     shines = np.where(turned[:, None], shines, own)
-    target.put("light_dir", [row], shines[:, None])
+    target.write_field("light_dir", [row], shines[:, None])
     place = model.light_pos[row] + target.vector("position")
     if int(model.light_type[row]) == mujoco.mjtLightType.mjLIGHT_DIRECTIONAL:
         distance = float((model.stat.center - model.light_pos[row]) @ own)
         place = place + distance * (own - shines)
-    target.put("light_pos", [row], place[:, None])
+    target.write_field("light_pos", [row], place[:, None])
 
 
 def _azimuth(model: mujoco.MjModel, name: str) -> float:
@@ -55,45 +55,45 @@ def _elevation(model: mujoco.MjModel, name: str) -> float:
     return math.atan2(-z, math.hypot(x, y))
 
 
-def sky(target: WriteTarget) -> None:
+def write_sky_colors(target: WriteTarget) -> None:
     """Multiply the colours of the background's texture by factors; results are limited to full brightness."""
     model = target.model
     factors = target.vector("color", "rgb")
-    for start, end in _skies(model):
+    for start, end in _find_sky_textures(model):
         own = model.tex_data[start:end].reshape(-1, 3)
         colours = np.minimum(own * factors[:, None, :], 255.0).round().astype(np.uint8)
-        target.put("tex_data", np.arange(start, end), colours.reshape(len(factors), -1))
+        target.write_field("tex_data", np.arange(start, end), colours.reshape(len(factors), -1))
 
 
-def _skies(model: mujoco.MjModel) -> list[tuple[int, int]]:
+def _find_sky_textures(model: mujoco.MjModel) -> list[tuple[int, int]]:
     """Return (start, end) in ``tex_data`` of every background texture of three channels; end is exclusive."""
     textures = np.flatnonzero((model.tex_type == mujoco.mjtTexture.mjTEXTURE_SKYBOX) & (model.tex_adr >= 0))
     size = (model.tex_height * model.tex_width * model.tex_nchannel).astype(int)
     return [(int(model.tex_adr[i]), int(model.tex_adr[i]) + size[i]) for i in textures if model.tex_nchannel[i] == 3]
 
 
-def _no_sky(model: mujoco.MjModel, _name: str) -> str:
-    return "" if _skies(model) else "the model has no background. Give it a texture of type skybox"
+def _why_no_sky(model: mujoco.MjModel, _name: str) -> str:
+    return "" if _find_sky_textures(model) else "the model has no background. Give it a texture of type skybox"
 
 
-def texture(target: WriteTarget) -> None:
+def write_texture(target: WriteTarget) -> None:
     """Assign a pool texture to a material: 0 keeps the material, i > 0 is the i-th texture (see `twin.textures`)."""
     pool, geoms = pool_indices(target.model), target.rows("geom_matid")
     choice = target.value("").astype(int)
     own = np.broadcast_to(target.model.geom_matid[geoms], (len(choice), len(geoms)))
     if len(pool):
         own = np.where(choice[:, None] > 0, pool[(choice[:, None] - 1) % len(pool)], own)
-    target.put("geom_matid", geoms, own)
+    target.write_field("geom_matid", geoms, own)
 
 
-def _camera() -> Iterator[Quantity]:
+def _camera_quantities() -> Iterator[Quantity]:
     yield Quantity(
         family="camera",
         quantity="fovy",
         unit="rad",
         low=0.02,
         high=3.0,
-        slots=assign("cam_fovy", factor=180.0 / math.pi),
+        slots=field_slots("cam_fovy", factor=180.0 / math.pi),
         visual=True,
         meaning="vertical field of view",
         term="camera pose",
@@ -111,7 +111,7 @@ def _camera() -> Iterator[Quantity]:
                 low=-reach,
                 high=reach,
                 default=0.0,
-                compute=camera_pose,
+                compute=write_camera_pose,
                 writes=(writes,),
                 visual=True,
                 meaning=f"{meaning} its own {axis} (x right, y up, z backwards)",
@@ -120,7 +120,7 @@ def _camera() -> Iterator[Quantity]:
             )
 
 
-def _light() -> Iterator[Quantity]:
+def _light_quantities() -> Iterator[Quantity]:
     yield Quantity(
         family="light",
         quantity="intensity",
@@ -141,7 +141,7 @@ def _light() -> Iterator[Quantity]:
         unit="1",
         low=0.0,
         high=1.0,
-        slots=assign("light_active"),
+        slots=field_slots("light_active"),
         visual=True,
         meaning="1: on, 0: off; draw it as a choice of both to vary the number of lights",
         term="light",
@@ -153,7 +153,7 @@ def _light() -> Iterator[Quantity]:
             unit="1",
             low=0.0,
             high=10.0,
-            slots=assign("light_diffuse", column),
+            slots=field_slots("light_diffuse", column),
             visual=True,
             meaning="diffuse colour of the light, before the factor intensity",
             term="light",
@@ -167,7 +167,7 @@ def _light() -> Iterator[Quantity]:
             low=-100.0,
             high=100.0,
             default=0.0,
-            compute=light_pose,
+            compute=write_light_pose,
             writes=("light_pos",),
             visual=True,
             meaning=f"shift along {axis} of its body (usually the world); moves shadows, and the effect of a light "
@@ -185,7 +185,7 @@ def _light() -> Iterator[Quantity]:
             low=low,
             high=-low,
             nominal=nominal,
-            compute=light_pose,
+            compute=write_light_pose,
             writes=("light_dir", "light_pos"),
             visual=True,
             meaning=meaning,
@@ -202,14 +202,14 @@ def _light() -> Iterator[Quantity]:
             unit=unit,
             low=0.0,
             high=high,
-            slots=assign(field),
+            slots=field_slots(field),
             visual=True,
             meaning=f"{meaning}; {_LATER}",
             term="light",
         )
 
 
-def _material() -> Iterator[Quantity]:
+def _material_quantities() -> Iterator[Quantity]:
     for column, channel in enumerate("rgb"):
         yield Quantity(
             family="material",
@@ -217,7 +217,7 @@ def _material() -> Iterator[Quantity]:
             unit="1",
             low=0.0,
             high=1.0,
-            slots=assign("mat_rgba", column),
+            slots=field_slots("mat_rgba", column),
             visual=True,
             meaning="colour of the material",
             term="surfaces",
@@ -233,7 +233,7 @@ def _material() -> Iterator[Quantity]:
             unit="1",
             low=0.0,
             high=1.0,
-            slots=assign(f"mat_{quantity}"),
+            slots=field_slots(f"mat_{quantity}"),
             visual=True,
             meaning=meaning,
             term="surfaces",
@@ -248,7 +248,7 @@ def _material() -> Iterator[Quantity]:
             unit="1",
             low=-1.0,
             high=1.0,
-            slots=assign(f"mat_{quantity}"),
+            slots=field_slots(f"mat_{quantity}"),
             visual=True,
             meaning=f"{meaning}, −1: not given; {_LATER}",
             term="surfaces",
@@ -256,9 +256,9 @@ def _material() -> Iterator[Quantity]:
 
 
 APPEARANCE: tuple[Quantity, ...] = (
-    *_camera(),
-    *_light(),
-    *_material(),
+    *_camera_quantities(),
+    *_light_quantities(),
+    *_material_quantities(),
     *(
         Quantity(
             family="background",
@@ -268,9 +268,9 @@ APPEARANCE: tuple[Quantity, ...] = (
             low=0.0,
             high=10.0,
             default=1.0,
-            compute=sky,
+            compute=write_sky_colors,
             writes=("tex_data",),
-            lacks=_no_sky,
+            lacks=_why_no_sky,
             visual=True,
             meaning="factor on the background's colour; its texture is uploaded again for every world",
             term="light",
@@ -284,7 +284,7 @@ APPEARANCE: tuple[Quantity, ...] = (
         low=0.0,
         high=1e6,
         default=0.0,
-        compute=texture,
+        compute=write_texture,
         writes=("geom_matid",),
         choice=True,
         visual=True,

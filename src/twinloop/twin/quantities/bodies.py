@@ -20,19 +20,19 @@ from twinloop.twin.quantities.kinds import (
     FitDeclaration,
     Prior,
     Quantity,
-    assign,
+    field_slots,
 )
 from twinloop.twin.quantities.rigid import (
     INERTIAL_FIELDS,
-    link_body,
-    link_log_cholesky,
-    log_cholesky,
-    no_com,
-    no_mass,
-    no_size,
-    no_size_along,
-    object_body,
-    object_log_cholesky,
+    log_cholesky_quantities,
+    why_no_com,
+    why_no_mass,
+    why_no_size,
+    why_no_size_along,
+    write_link_body,
+    write_link_log_cholesky,
+    write_object_body,
+    write_object_log_cholesky,
 )
 
 _SIZE_FIELDS = ("geom_size", "geom_pos", "body_ipos", "body_inertia")
@@ -53,7 +53,7 @@ def body_mass(model: mujoco.MjModel, name: str) -> float:
     return float(model.body_mass[model.body(name).id])
 
 
-def inertial(
+def inertial_quantities(
     family: str,
     compute: Compute,
     *,
@@ -79,7 +79,7 @@ def inertial(
         meaning: str,
         default: float | None = None,
         nominal: Callable[[mujoco.MjModel, str], float] | None = None,
-        lacks: Callable[[mujoco.MjModel, str], str] = no_mass,
+        lacks: Callable[[mujoco.MjModel, str], str] = why_no_mass,
         log: bool = False,
         fit: FitDeclaration,
         **more: Any,
@@ -126,7 +126,7 @@ def inertial(
             1.0,
             writes=("body_ipos",),
             default=0.0,
-            lacks=no_com,
+            lacks=why_no_com,
             meaning=f"shift of the centre of mass along the body's {axis} axis; the inertia about it does not change",
             fit=FitDeclaration(prior=Prior(spread=0.02)),
             **distribution.get("com", {}),
@@ -148,9 +148,9 @@ def inertial(
         )
 
 
-def _size() -> Iterator[Quantity]:
-    kinds = [("size", no_size, "all axes")]
-    kinds += [(f"size/{a}", functools.partial(no_size_along, axis=i), f"its {a} axis") for i, a in enumerate("xyz")]
+def _size_quantities() -> Iterator[Quantity]:
+    kinds = [("size", why_no_size, "all axes")]
+    kinds += [(f"size/{a}", functools.partial(why_no_size_along, axis=i), f"its {a} axis") for i, a in enumerate("xyz")]
     for name, lacks, along in kinds:
         yield Quantity(
             family="object",
@@ -160,7 +160,7 @@ def _size() -> Iterator[Quantity]:
             high=100.0,
             default=1.0,
             transform="log",
-            compute=object_body,
+            compute=write_object_body,
             writes=_SIZE_FIELDS,
             lacks=lacks,
             set_const=True,
@@ -172,37 +172,37 @@ def _size() -> Iterator[Quantity]:
         )
 
 
-def _ellipsoids(model: mujoco.MjModel, name: str) -> np.ndarray:
+def _find_ellipsoids(model: mujoco.MjModel, name: str) -> np.ndarray:
     geoms = np.flatnonzero(model.geom_bodyid == model.body(name).id)
     return geoms[model.geom_fluid[geoms, _ELLIPSOID] > 0]
 
 
-def _no_drag(model: mujoco.MjModel, name: str) -> str:
-    if len(_ellipsoids(model, name)):
+def _why_no_drag(model: mujoco.MjModel, name: str) -> str:
+    if len(_find_ellipsoids(model, name)):
         return ""
     return 'none of its shapes has a drag coefficient. Give one fluidshape="ellipsoid" in the model'
 
 
 BODIES: tuple[Quantity, ...] = (
-    *inertial(
+    *inertial_quantities(
         "object",
-        object_body,
+        write_object_body,
         mass_writes=("body_mass", "body_inertia"),
         term=_MASS,
         default_range=DefaultRange(low=0.9, high=1.1, op="scale", source=PUBLISHED),
         alias=Alias(name="object_mass"),
     ),
-    *log_cholesky("object", object_log_cholesky, fields=INERTIAL_FIELDS),
-    *_size(),
+    *log_cholesky_quantities("object", write_object_log_cholesky, fields=INERTIAL_FIELDS),
+    *_size_quantities(),
     Quantity(
         family="object",
         quantity="drag",
         unit="1",
         low=0.0,
         high=10.0,
-        slots=assign("geom_fluid", _BLUNT),
-        nominal=lambda model, name: model.geom_fluid[_ellipsoids(model, name)[0], _BLUNT],
-        lacks=_no_drag,
+        slots=field_slots("geom_fluid", _BLUNT),
+        nominal=lambda model, name: model.geom_fluid[_find_ellipsoids(model, name)[0], _BLUNT],
+        lacks=_why_no_drag,
         meaning="drag coefficient C of MuJoCo's ellipsoid model, force C ρ A v²: half of a textbook's C, whose force "
         "is ½ C ρ A v²; has no effect without air density",
         cause="air",
@@ -241,7 +241,7 @@ _EXTRA_MASS = 0.05  # kg at the hand; an SO-101 lifts 0.3 kg
 PAYLOAD = "payload/{}"  # the body that holds a link's payload, see `twin.compiling`
 
 
-def _no_payload(model: mujoco.MjModel, name: str) -> str:
+def _why_no_payload(model: mujoco.MjModel, name: str) -> str:
     found = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_BODY, PAYLOAD.format(name))
     return (
         "" if found >= 0 else "it has no site, and a payload is attached at the link's first site. Add one to the model"
@@ -249,9 +249,9 @@ def _no_payload(model: mujoco.MjModel, name: str) -> str:
 
 
 LINKS: tuple[Quantity, ...] = (
-    *inertial(
+    *inertial_quantities(
         "link",
-        link_body,
+        write_link_body,
         mass_writes=("body_mass", "body_inertia", "body_gravcomp"),
         term="link masses",
         default_range=DefaultRange(
@@ -260,15 +260,15 @@ LINKS: tuple[Quantity, ...] = (
         alias=Alias(name="link_mass_scale", op="scale"),
         fault=FaultDeclaration(name="load", op="add", change=_EXTRA_MASS, unit="times 50 g", at_hand=True),
     ),
-    *log_cholesky("link", link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
+    *log_cholesky_quantities("link", write_link_log_cholesky, fields=(*INERTIAL_FIELDS, "body_gravcomp")),
     Quantity(
         family="link",
         quantity="payload",
         unit="kg",
         low=0.0,
         high=100.0,
-        slots=assign("body_mass"),
-        lacks=_no_payload,
+        slots=field_slots("body_mass"),
+        lacks=_why_no_payload,
         set_const=True,
         meaning="point mass at the link's first site, such as a tool; no controller compensates for it",
         cause="mass & inertia",

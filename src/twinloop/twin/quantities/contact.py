@@ -19,7 +19,7 @@ from twinloop.twin.quantities.kinds import (
     Prior,
     Quantity,
     WriteTarget,
-    assign,
+    field_slots,
 )
 
 _FRICTION = (
@@ -60,7 +60,7 @@ def damping_ratio(restitution_: ArrayLike) -> NDArray[np.float64]:
     return np.exp(0.5 * (low + high))
 
 
-def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
+def _contact_spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
     """Return stiffness in 1/s² and damping ratio of a geom, for both forms of its solref."""
     first, second = model.geom_solref[geom]
     if first > 0:
@@ -68,7 +68,7 @@ def _spring(model: mujoco.MjModel, geom: int | np.intp) -> tuple[float, float]:
     return float(-first), float(-second / (2.0 * np.sqrt(max(-first, 1e-12))))
 
 
-def contact(target: WriteTarget) -> None:
+def write_contact(target: WriteTarget) -> None:
     """Write stiffness k and damping ratio ζ as MuJoCo's solref (1 / (ζ √k), ζ).
 
     Modeling chapter, "Solver parameters": with impedance d the contact obeys a + d (b v + k_r r) = (1 − d) a₀, where
@@ -82,21 +82,24 @@ def contact(target: WriteTarget) -> None:
     rows = target.rows("geom_solref")
     stiffness, ratio = target.value("contact/stiffness"), target.value("contact/damping_ratio")
     bounce = target.value("contact/restitution")
-    nominal = restitution(_spring(target.model, int(rows[0]))[1])
+    nominal = restitution(_contact_spring(target.model, int(rows[0]))[1])
     bouncing = bounce != nominal
     if bouncing.any():
         ratio = np.where(bouncing, damping_ratio(bounce), ratio)
     constant = 1.0 / (ratio * np.sqrt(stiffness))
-    _refuse_fast(target, constant, stiffness, ratio)
+    _check_time_constant(target, constant, stiffness, ratio)
     values = np.stack([constant, ratio], axis=-1)[:, None]
-    target.put("geom_solref", rows, np.repeat(values, len(rows), axis=1))
+    target.write_field("geom_solref", rows, np.repeat(values, len(rows), axis=1))
 
 
-def _refuse_fast(
+def _check_time_constant(
     target: WriteTarget, constant: NDArray[np.float64], stiffness: NDArray[np.float64], ratio: NDArray[np.float64]
 ) -> None:
     least = 2.0 * target.model.opt.timestep
-    own = [1.0 / (zeta * np.sqrt(k)) for k, zeta in (_spring(target.model, row) for row in target.rows("geom_solref"))]
+    own = [
+        1.0 / (zeta * np.sqrt(k))
+        for k, zeta in (_contact_spring(target.model, row) for row in target.rows("geom_solref"))
+    ]
     free = target.model.opt.disableflags & int(mujoco.mjtDisableBit.mjDSBL_REFSAFE) or min(own) < least
     fast = np.flatnonzero(constant < least * (1.0 - 1e-9))
     if len(fast) and not free:
@@ -108,29 +111,29 @@ def _refuse_fast(
         )
 
 
-def _shapes(model: mujoco.MjModel, name: str, family: str) -> list[int]:
+def _find_geoms(model: mujoco.MjModel, name: str, family: str) -> list[int]:
     if family == "geom":
         return [model.geom(name).id]
     return np.flatnonzero(model.geom_bodyid == model.body(name).id).tolist()
 
 
-def _no_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
-    shapes = _shapes(model, name, family)
+def _why_no_contact(model: mujoco.MjModel, name: str, *, family: str) -> str:
+    shapes = _find_geoms(model, name, family)
     if not shapes:
         return "it has no shape"
-    stiffness, ratio = _spring(model, shapes[0])
+    stiffness, ratio = _contact_spring(model, shapes[0])
     return "" if stiffness > 0 and ratio > 0 else "its solref has no stiffness or no damping. Give both in the model"
 
 
-def _nominal(model: mujoco.MjModel, name: str, *, family: str, number: int) -> float:
-    return _spring(model, _shapes(model, name, family)[0])[number]
+def _nominal_spring(model: mujoco.MjModel, name: str, *, family: str, number: int) -> float:
+    return _contact_spring(model, _find_geoms(model, name, family)[0])[number]
 
 
 def _nominal_restitution(model: mujoco.MjModel, name: str, *, family: str) -> float:
-    return float(restitution(_nominal(model, name, family=family, number=1)))
+    return float(restitution(_nominal_spring(model, name, family=family, number=1)))
 
 
-def _contact(family: str) -> Iterator[Quantity]:
+def _contact_quantities(family: str) -> Iterator[Quantity]:
     free = family == "object"  # objects that a robot moves; the table and the floor keep the model's values
     missing = MissingPhysics(structure="contact_softness") if free else None
 
@@ -141,7 +144,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             1.0,
             1e8,
             "stiffness",
-            functools.partial(_nominal, family=family, number=0),
+            functools.partial(_nominal_spring, family=family, number=0),
             Alias(name="contact_stiffness_scale", op="scale"),
             FitDeclaration(prior=Prior(spread=2.0), missing=missing),
             "force per depth and per kg of effective mass: N/m for a body of 1 kg on a fixed one",
@@ -152,7 +155,7 @@ def _contact(family: str) -> Iterator[Quantity]:
             _LEAST_DAMPING,
             _MOST_DAMPING,
             "damping",
-            functools.partial(_nominal, family=family, number=1),
+            functools.partial(_nominal_spring, family=family, number=1),
             Alias(name="contact_damping_ratio"),
             FitDeclaration(prior=Prior(spread=0.5, relative=True, least=0.1), missing=missing),
             "1: critical; below 1 objects bounce, see contact/restitution",
@@ -176,11 +179,11 @@ def _contact(family: str) -> Iterator[Quantity]:
             low=low,
             high=high,
             transform="identity" if name == "restitution" else "log",
-            compute=contact,
+            compute=write_contact,
             writes=("geom_solref",),
             role=role,
             nominal=nominal,
-            lacks=functools.partial(_no_contact, family=family),
+            lacks=functools.partial(_why_no_contact, family=family),
             meaning=meaning,
             cause="contact",
             term="contact softness" if free else "",
@@ -189,7 +192,7 @@ def _contact(family: str) -> Iterator[Quantity]:
         )
 
 
-def _friction(family: str) -> Iterator[Quantity]:
+def _friction_quantities(family: str) -> Iterator[Quantity]:
     for column, (kind, unit, meaning) in enumerate(_FRICTION):
         sliding = family == "object" and column == 0
         yield Quantity(
@@ -198,7 +201,7 @@ def _friction(family: str) -> Iterator[Quantity]:
             unit=unit,
             low=0.0,
             high=5.0,
-            slots=assign("geom_friction", column),
+            slots=field_slots("geom_friction", column),
             meaning=meaning,
             cause="contact",
             term="object friction" if family == "object" else "",
@@ -209,7 +212,7 @@ def _friction(family: str) -> Iterator[Quantity]:
         )
 
 
-def _impedance(family: str) -> Iterator[Quantity]:
+def _impedance_quantities(family: str) -> Iterator[Quantity]:
     for column, (number, unit, low, high, meaning) in enumerate(_IMPEDANCE):
         yield Quantity(
             family=family,
@@ -217,23 +220,23 @@ def _impedance(family: str) -> Iterator[Quantity]:
             unit=unit,
             low=low,
             high=high,
-            slots=assign("geom_solimp", column),
-            lacks=functools.partial(_no_shape, family=family),
+            slots=field_slots("geom_solimp", column),
+            lacks=functools.partial(_why_no_shape, family=family),
             meaning=meaning,
             cause="contact",
             term="contact softness" if family == "object" else "",
         )
 
 
-def _no_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
-    return "" if _shapes(model, name, family) else "it has no shape"
+def _why_no_shape(model: mujoco.MjModel, name: str, *, family: str) -> str:
+    return "" if _find_geoms(model, name, family) else "it has no shape"
 
 
 CONTACT: tuple[Quantity, ...] = (
-    *_friction("object"),
-    *_friction("geom"),
-    *_contact("object"),
-    *_contact("geom"),
-    *_impedance("object"),
-    *_impedance("geom"),
+    *_friction_quantities("object"),
+    *_friction_quantities("geom"),
+    *_contact_quantities("object"),
+    *_contact_quantities("geom"),
+    *_impedance_quantities("object"),
+    *_impedance_quantities("geom"),
 )

@@ -21,11 +21,11 @@ from twinloop.twin.quantities.kinds import (
     Prior,
     Quantity,
     WriteTarget,
-    assign,
+    field_slots,
 )
 
 
-def limits(target: WriteTarget) -> None:
+def write_limits(target: WriteTarget) -> None:
     """Write both limits of a joint's range.
 
     Raises:
@@ -38,25 +38,25 @@ def limits(target: WriteTarget) -> None:
             f"joint/{target.name}/limit/low = {low[crossed[0]]:g} rad is not below joint/{target.name}/limit/high = "
             f"{high[crossed[0]]:g} rad. Keep the lower limit below the upper one in every world."
         )
-    target.put("jnt_range", target.rows("jnt_range"), np.stack([low, high], axis=-1)[:, None])
+    target.write_field("jnt_range", target.rows("jnt_range"), np.stack([low, high], axis=-1)[:, None])
 
 
-def _no_limit(model: mujoco.MjModel, name: str) -> str:
+def _why_no_limit(model: mujoco.MjModel, name: str) -> str:
     limited = model.jnt_limited[model.joint(name).id]
     return "" if limited else "it turns without limits. Give the joint a range in the model"
 
 
-def _limit(end: str, column: int) -> Quantity:
+def _limit_quantity(end: str, column: int) -> Quantity:
     return Quantity(
         family="joint",
         quantity=f"limit/{end}",
         unit="rad",
         low=-1e3,
         high=1e3,
-        compute=limits,
+        compute=write_limits,
         writes=("jnt_range",),
         nominal=lambda model, name: model.jnt_range[model.joint(name).id, column],
-        lacks=_no_limit,
+        lacks=_why_no_limit,
         meaning=f"{'lower' if column == 0 else 'upper'} limit of the joint; the range of commands and the unit map of "
         "datasets are still those of the nominal limits",
         cause="springs & stops",
@@ -70,7 +70,7 @@ JOINTS: tuple[Quantity, ...] = (
         unit="N·m·s/rad",
         low=0.0,
         high=1e3,
-        slots=assign("dof_damping"),
+        slots=field_slots("dof_damping"),
         meaning="viscous torque per speed; for a servo it includes back-EMF",
         cause="damping",
         term="joint damping",
@@ -91,7 +91,7 @@ JOINTS: tuple[Quantity, ...] = (
         unit="N·m·s²/rad²",
         low=0.0,
         high=1e3,
-        slots=assign("dof_dampingpoly", 0),
+        slots=field_slots("dof_dampingpoly", 0),
         meaning="torque per speed squared, against motion, as from stirred grease or air",
         cause="damping",
         neutral=0.0,
@@ -104,7 +104,7 @@ JOINTS: tuple[Quantity, ...] = (
         unit="N·m",
         low=0.0,
         high=1e3,
-        slots=assign("dof_frictionloss"),
+        slots=field_slots("dof_frictionloss"),
         meaning="Coulomb friction: torque against motion, independent of speed",
         cause="dry friction",
         term="joint friction",
@@ -126,7 +126,7 @@ JOINTS: tuple[Quantity, ...] = (
         unit="kg·m²",
         low=0.0,
         high=1e2,
-        slots=assign("dof_armature"),
+        slots=field_slots("dof_armature"),
         set_const=True,
         meaning="inertia of rotor and gear, reflected to the joint",
         cause="mass & inertia",
@@ -149,7 +149,7 @@ JOINTS: tuple[Quantity, ...] = (
         unit="N·m/rad",
         low=0.0,
         high=1e4,
-        slots=assign("jnt_stiffness"),
+        slots=field_slots("jnt_stiffness"),
         meaning="spring towards springref; to model a flexible link, use a stiff spring in a joint without a motor",
         cause="springs & stops",
         fit=FitDeclaration(residual="position"),
@@ -160,12 +160,12 @@ JOINTS: tuple[Quantity, ...] = (
         unit="rad",
         low=-1e3,
         high=1e3,
-        slots=assign("qpos_spring"),
+        slots=field_slots("qpos_spring"),
         meaning="rest position of the joint's spring",
         cause="springs & stops",
     ),
-    _limit("low", 0),
-    _limit("high", 1),
+    _limit_quantity("low", 0),
+    _limit_quantity("high", 1),
 )
 
 
@@ -178,18 +178,18 @@ def is_motor_side(name: str) -> bool:
     return name.endswith(MOTOR.format(""))
 
 
-def motor_joint(model: mujoco.MjModel, name: str) -> int:
+def find_motor_joint(model: mujoco.MjModel, name: str) -> int:
     """Return the id of the joint on the motor side of a joint's gear, or of the joint itself if it has no gear."""
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_JOINT, MOTOR.format(name))
     return index if index >= 0 else model.joint(name).id
 
 
-def _lacks_gear(model: mujoco.MjModel, name: str) -> str:
+def _why_no_gear(model: mujoco.MjModel, name: str) -> str:
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TENDON, GEAR.format(name))
     return "" if index >= 0 else "backlash belongs to joints with gears (robot.gears)"
 
 
-def _lacks_spring(model: mujoco.MjModel, name: str) -> str:
+def _why_no_spring(model: mujoco.MjModel, name: str) -> str:
     index = mujoco.mj_name2id(model, mujoco.mjtObj.mjOBJ_TENDON, GEAR.format(name))
     elastic = index >= 0 and model.tendon_stiffness[index] > 0
     return (
@@ -197,13 +197,13 @@ def _lacks_spring(model: mujoco.MjModel, name: str) -> str:
     )
 
 
-def _lacks_drive(model: mujoco.MjModel, name: str) -> str:
-    joint = motor_joint(model, name)
+def _why_no_drive(model: mujoco.MjModel, name: str) -> str:
+    joint = find_motor_joint(model, name)
     driven = (model.actuator_trntype == mujoco.mjtTrn.mjTRN_JOINT) & (model.actuator_trnid[:, 0] == joint)
     return "" if driven.any() else "load_friction belongs to a joint that an actuator turns"
 
 
-def _friction() -> Iterator[Quantity]:
+def _friction_quantities() -> Iterator[Quantity]:
     friction = partial(Quantity, family="joint", stage="drive", cause="dry friction")
     # A fit starts with static friction twice the Coulomb friction, which decays at 0.3 rad/s: our choice.
     yield friction(
@@ -235,7 +235,7 @@ def _friction() -> Iterator[Quantity]:
         low=0.0,
         high=0.9,
         default=0.0,
-        lacks=_lacks_drive,
+        lacks=_why_no_drive,
         meaning="dry friction per actuator torque of the joint",
         term="load friction",
         neutral=0.0,
@@ -250,7 +250,7 @@ def _friction() -> Iterator[Quantity]:
 
 
 GEARS: tuple[Quantity, ...] = (
-    *_friction(),
+    *_friction_quantities(),
     Quantity(
         family="joint",
         quantity="backlash",
@@ -262,7 +262,7 @@ GEARS: tuple[Quantity, ...] = (
             for field in ("tendon_range", "tendon_lengthspring")
             for column, factor in enumerate((-0.5, 0.5))
         ),
-        lacks=_lacks_gear,
+        lacks=_why_no_gear,
         meaning="backlash of the gear, total from flank to flank",
         cause="gear",
         term="backlash",
@@ -278,8 +278,8 @@ GEARS: tuple[Quantity, ...] = (
         low=1e-3,
         high=1e6,
         transform="log",
-        slots=assign("tendon_stiffness"),
-        lacks=_lacks_spring,
+        slots=field_slots("tendon_stiffness"),
+        lacks=_why_no_spring,
         meaning="torsional stiffness of the gear",
         cause="gear",
         fit=FitDeclaration(missing=MissingPhysics(structure="flexible_joint")),

@@ -121,7 +121,7 @@ class WriteTarget(Protocol):
         """Return the rows of a model field that belong to this object."""
         ...
 
-    def put(self, field: str, rows: ArrayLike, values: NDArray) -> None:
+    def write_field(self, field: str, rows: ArrayLike, values: NDArray) -> None:
         """Write ``values`` ``(n, len(rows), …)``; the rows of an ``opt.`` field are the elements of its vector.
 
         A field that no changed parameter affects is not written.
@@ -290,7 +290,7 @@ class Quantity:
     fault: FaultDeclaration | None = None
 
     @property
-    def word(self) -> str:
+    def last_name(self) -> str:
         """Last part of the path, for example ``damping``."""
         return self.path().rpartition("/")[2]
 
@@ -305,12 +305,12 @@ class Quantity:
         return tuple(dict.fromkeys([*(slot.field for slot in self.slots), *self.writes]))
 
 
-def assign(field: str, column: int | None = None, factor: float = 1.0) -> tuple[FieldSlot, ...]:
+def field_slots(field: str, column: int | None = None, factor: float = 1.0) -> tuple[FieldSlot, ...]:
     """Return the slots of a quantity that is written into one field, times ``factor``."""
     return (FieldSlot(field=field, column=column, factor=factor),)
 
 
-def reported(
+def sensor_quantity(
     device: DeviceKind,
     quantity: str,
     unit: str,

@@ -8,13 +8,13 @@ from numpy.typing import NDArray
 
 from twinloop.twin.quantities.actuators import FAMILY as ROTORS
 from twinloop.twin.quantities.actuators import carrier_dofs, rotor_rows
-from twinloop.twin.quantities.joints import GEAR, is_motor_side, motor_joint
+from twinloop.twin.quantities.joints import GEAR, find_motor_joint, is_motor_side
 from twinloop.twin.quantities.kinds import Quantity
 from twinloop.twin.quantities.sensing import sensor_members
 from twinloop.twin.quantities.world import scene_members
 
 
-def members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
+def find_members(model: mujoco.MjModel, kind: Quantity) -> list[str]:
     """Return the names of the objects that may have a quantity: scalar joints, actuators, movable bodies, and so on.
 
     A body moved by hand (mocap) has a position but no mass and no friction.
@@ -62,7 +62,7 @@ def _is_body(model: mujoco.MjModel, body: int, family: str, *, by_hand: bool) ->
     return not mocap and (still if family == "body" else not still and not free and mass)
 
 
-def still_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
+def find_fixed_geoms(model: mujoco.MjModel) -> NDArray[np.intp]:
     """Return the ids of the geoms fixed to the world, except those of mocap bodies."""
     body = model.geom_bodyid
     return np.flatnonzero((model.body_weldid[body] == 0) & (model.body_mocapid[model.body_rootid[body]] < 0))
@@ -79,7 +79,7 @@ def model_field(model: mujoco.MjModel, field: str) -> NDArray:
     return np.asarray(getattr(model.opt if owner else model, name))
 
 
-def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
+def find_rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> NDArray[np.intp]:
     """Return the rows of ``field`` that belong to the named object; options and texture data have one row, 0."""
     family = quantity.family
     if field.startswith("opt.") or field == "tex_data":
@@ -87,7 +87,7 @@ def rows(model: mujoco.MjModel, quantity: Quantity, name: str, field: str) -> ND
     if family == ROTORS:
         return carrier_dofs(model) if field == "dof_damping" else rotor_rows(model)
     if field.startswith("dof_"):
-        return np.atleast_1d(model.jnt_dofadr[motor_joint(model, name)]).astype(np.intp)
+        return np.atleast_1d(model.jnt_dofadr[find_motor_joint(model, name)]).astype(np.intp)
     if field.startswith("tendon_") and family == "joint":
         return np.array([model.tendon(GEAR.format(name)).id])
     if field.startswith("qpos_"):
@@ -124,7 +124,7 @@ def nominal_value(model: mujoco.MjModel, quantity: Quantity, name: str) -> float
         return float(position["xyz".index(quantity.quantity[-1])])
     slot = next((s for s in quantity.slots if s.factor > 0), quantity.slots[0])
     field = model_field(model, slot.field)
-    values = (field[None] if slot.field.startswith("opt.") else field)[rows(model, quantity, name, slot.field)]
+    values = (field[None] if slot.field.startswith("opt.") else field)[find_rows(model, quantity, name, slot.field)]
     if slot.column is not None:
         values = values[..., slot.column]
     return float(np.ravel(values)[0]) / slot.factor

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from scipy.spatial.transform import Rotation
 
 from twinloop.twin.quantities.kinds import Compute, FitDeclaration, Prior, Quantity, WriteTarget
-from twinloop.twin.quantities.rotation import matrix, quat_multiply, rotate
+from twinloop.twin.quantities.rotation import quat_multiply, rotate_vectors, rotation_matrix
 
 _BOX_LIKE = {int(mujoco.mjtGeom.mjGEOM_BOX), int(mujoco.mjtGeom.mjGEOM_ELLIPSOID)}
 _SPHERE = int(mujoco.mjtGeom.mjGEOM_SPHERE)
@@ -47,19 +47,19 @@ def scaled_inertia(inertia: NDArray[np.float64], factors: NDArray[np.float64]) -
     return inertia + (np.roll(more, -1, axis=-1) + np.roll(more, -2, axis=-1))
 
 
-def object_body(target: WriteTarget) -> None:
+def write_object_body(target: WriteTarget) -> None:
     """Compute a free object's mass, centre of mass, inertia and size; a size factor does not change the mass."""
     model, body = target.model, target.model.body(target.name).id
     scale = target.value("size")[:, None] * target.vector("size")
-    axes = _body_axes(model.body_iquat[body])
+    axes = _nearest_body_axes(model.body_iquat[body])
     _write_inertial(target, scale, scale[:, axes] ** 2)
     for geom in target.rows("geom_size"):
-        along = scale[:, _body_axes(model.geom_quat[geom])]
-        target.put("geom_size", [geom], (model.geom_size[geom] * _size_factors(model, geom, along))[:, None])
-        target.put("geom_pos", [geom], (model.geom_pos[geom] * scale)[:, None])
+        along = scale[:, _nearest_body_axes(model.geom_quat[geom])]
+        target.write_field("geom_size", [geom], (model.geom_size[geom] * _size_factors(model, geom, along))[:, None])
+        target.write_field("geom_pos", [geom], (model.geom_pos[geom] * scale)[:, None])
 
 
-def link_body(target: WriteTarget) -> None:
+def write_link_body(target: WriteTarget) -> None:
     """Compute mass, centre of mass and inertia of a robot's link.
 
     A controller with gravity compensation (``gravcomp``) uses the nominal mass: its force does not change, but acts at
@@ -68,7 +68,7 @@ def link_body(target: WriteTarget) -> None:
     model, body = target.model, target.model.body(target.name).id
     _write_inertial(target, np.ones((1, 3)), np.ones((1, 3)))
     known = model.body_gravcomp[body] * (model.body_mass[body] / target.value("mass"))
-    target.put("body_gravcomp", [body], known[:, None])
+    target.write_field("body_gravcomp", [body], known[:, None])
 
 
 def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: NDArray[np.float64]) -> None:
@@ -81,18 +81,18 @@ def _write_inertial(target: WriteTarget, scale: NDArray[np.float64], stretch: ND
     model, body = target.model, target.model.body(target.name).id
     mass, factors = target.value("mass"), target.vector("inertia") * stretch
     inertia = scaled_inertia(model.body_inertia[body], factors) * (mass / model.body_mass[body])[:, None]
-    target.put("body_mass", [body], mass[:, None])
-    target.put("body_ipos", [body], (model.body_ipos[body] * scale + target.vector("com"))[:, None])
-    target.put("body_inertia", [body], inertia[:, None])
+    target.write_field("body_mass", [body], mass[:, None])
+    target.write_field("body_ipos", [body], (model.body_ipos[body] * scale + target.vector("com"))[:, None])
+    target.write_field("body_inertia", [body], inertia[:, None])
 
 
-def _body_axes(quaternion: NDArray[np.float64]) -> NDArray[np.intp]:
+def _nearest_body_axes(quaternion: NDArray[np.float64]) -> NDArray[np.intp]:
     """Return, for each axis of a rotated frame, the index of the nearest body axis, ``(3,)``."""
-    return np.abs(matrix(quaternion)).argmax(axis=0)
+    return np.abs(rotation_matrix(quaternion)).argmax(axis=0)
 
 
-def _aligned(quaternion: NDArray[np.float64]) -> bool:
-    return bool(np.all(np.abs(matrix(quaternion)).max(axis=0) > 1.0 - _ALIGNED))
+def _is_aligned(quaternion: NDArray[np.float64]) -> bool:
+    return bool(np.all(np.abs(rotation_matrix(quaternion)).max(axis=0) > 1.0 - _ALIGNED))
 
 
 def _size_factors(model: mujoco.MjModel, geom: int, along: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -102,7 +102,7 @@ def _size_factors(model: mujoco.MjModel, geom: int, along: NDArray[np.float64]) 
     return along
 
 
-def no_size(model: mujoco.MjModel, name: str) -> str:
+def why_no_size(model: mujoco.MjModel, name: str) -> str:
     """Return why an object cannot be scaled as a whole, or ""."""
     geoms = np.flatnonzero(model.geom_bodyid == model.body(name).id)
     others = [geom for geom in geoms if int(model.geom_type[geom]) not in _PRIMITIVES]
@@ -116,36 +116,36 @@ def no_size(model: mujoco.MjModel, name: str) -> str:
     return "" if len(geoms) else "it has no shape"
 
 
-def no_size_along(model: mujoco.MjModel, name: str, *, axis: int) -> str:
+def why_no_size_along(model: mujoco.MjModel, name: str, *, axis: int) -> str:
     """Return why an object cannot be scaled along one of its axes only, or "".
 
     Boxes and ellipsoids can be scaled along each of their axes, cylinders only along their length.
     """
     body = model.body(name).id
     geoms = np.flatnonzero(model.geom_bodyid == body)
-    if reason := no_size(model, name):
+    if reason := why_no_size(model, name):
         return reason
-    if not (_aligned(model.body_iquat[body]) and all(_aligned(model.geom_quat[geom]) for geom in geoms)):
+    if not (_is_aligned(model.body_iquat[body]) and all(_is_aligned(model.geom_quat[geom]) for geom in geoms)):
         return "a shape or the principal axes are not parallel to its axes. Scale it as a whole with size"
-    if all(_stretches(model, int(geom), axis) for geom in geoms):
+    if all(_can_stretch(model, int(geom), axis) for geom in geoms):
         return ""
     return f"not every shape of it can be scaled along {'xyz'[axis]} alone. Scale it as a whole with size"
 
 
-def _stretches(model: mujoco.MjModel, geom: int, axis: int) -> bool:
+def _can_stretch(model: mujoco.MjModel, geom: int, axis: int) -> bool:
     kind = int(model.geom_type[geom])
-    return kind in _BOX_LIKE or (kind == _CYLINDER and _body_axes(model.geom_quat[geom])[2] == axis)
+    return kind in _BOX_LIKE or (kind == _CYLINDER and _nearest_body_axes(model.geom_quat[geom])[2] == axis)
 
 
-def no_com(model: mujoco.MjModel, name: str) -> str:
+def why_no_com(model: mujoco.MjModel, name: str) -> str:
     """Return why a body's centre of mass cannot be changed, or ""."""
-    if reason := no_mass(model, name):
+    if reason := why_no_mass(model, name):
         return reason
     simple = model.body_simple[model.body(name).id]
     return 'it is compiled as simple. Give the body simple="false" in the model' if simple else ""
 
 
-def no_mass(model: mujoco.MjModel, name: str) -> str:
+def why_no_mass(model: mujoco.MjModel, name: str) -> str:
     """Return why a body has no inertial parameters, or ""."""
     return "" if model.body_mass[model.body(name).id] > 0 else "it has no mass"
 
@@ -173,7 +173,7 @@ class BodyInertia:
     inertia: Array
 
 
-def deformed(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -> BodyInertia:
+def deform_body(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -> BodyInertia:
     """Return the inertial properties of n deformed copies of a nominal body.
 
     Args:
@@ -185,18 +185,18 @@ def deformed(nominal: BodyInertia, alpha: Array, stretch: Array, shift: Array) -
     mass_factor = np.exp(2.0 * alpha)
     moments = second_moments(nominal.inertia[0])
     spread = np.einsum("nij,j,nkj->nik", stretch, moments, stretch)
-    sizes, axes = _principal(spread, moments)
+    sizes, axes = _principal_axes(spread, moments)
     quat = Rotation.from_matrix(axes).as_quat(scalar_first=True)
     principal = (sizes.sum(axis=-1, keepdims=True) - sizes) * mass_factor[:, None]
     return BodyInertia(
         mass=nominal.mass[0] * mass_factor,
-        com=nominal.com[0] + rotate(nominal.quat[0], shift),
+        com=nominal.com[0] + rotate_vectors(nominal.quat[0], shift),
         quat=quat_multiply(np.broadcast_to(nominal.quat[0], quat.shape), quat),
         inertia=principal,
     )
 
 
-def _principal(spread: Array, nominal: Array) -> tuple[Array, Array]:
+def _principal_axes(spread: Array, nominal: Array) -> tuple[Array, Array]:
     """Return second moments ``(n, 3)`` and axes ``(n, 3, 3)`` of covariances, sorted by size as the nominal ones.
 
     The axes are columns. Each points to the side of its nominal axis, and they form a right-handed frame.
@@ -212,7 +212,7 @@ def _principal(spread: Array, nominal: Array) -> tuple[Array, Array]:
     return sizes, axes
 
 
-def body_inertial(model: mujoco.MjModel, name: str) -> BodyInertia:
+def read_body_inertia(model: mujoco.MjModel, name: str) -> BodyInertia:
     """Return the inertial properties of a body in the compiled model, with n = 1."""
     body = model.body(name).id
     return BodyInertia(
@@ -223,7 +223,7 @@ def body_inertial(model: mujoco.MjModel, name: str) -> BodyInertia:
     )
 
 
-def _deform(target: WriteTarget) -> BodyInertia:
+def _write_deformed(target: WriteTarget) -> BodyInertia:
     """Write the inertial fields of an object's body, and return them."""
     body = target.model.body(target.name).id
     alpha = target.value(f"{_STEM}/alpha")
@@ -233,40 +233,40 @@ def _deform(target: WriteTarget) -> BodyInertia:
     for name, (row, column) in _SHEARS.items():
         stretch[:, row, column] = target.value(f"{_STEM}/{name}")
     shift = np.stack([target.value(f"{_STEM}/{name}") for name in _SHIFTS], axis=-1)
-    found = deformed(body_inertial(target.model, target.name), alpha, stretch, shift)
-    target.put("body_mass", [body], found.mass[:, None])
-    target.put("body_ipos", [body], found.com[:, None])
-    target.put("body_iquat", [body], found.quat[:, None])
-    target.put("body_inertia", [body], found.inertia[:, None])
+    found = deform_body(read_body_inertia(target.model, target.name), alpha, stretch, shift)
+    target.write_field("body_mass", [body], found.mass[:, None])
+    target.write_field("body_ipos", [body], found.com[:, None])
+    target.write_field("body_iquat", [body], found.quat[:, None])
+    target.write_field("body_inertia", [body], found.inertia[:, None])
     return found
 
 
-def object_log_cholesky(target: WriteTarget) -> None:
+def write_object_log_cholesky(target: WriteTarget) -> None:
     """Compute the inertial fields of a free object."""
-    _deform(target)
+    _write_deformed(target)
 
 
-def link_log_cholesky(target: WriteTarget) -> None:
-    """Compute the inertial fields of a link; gravity compensation uses the nominal mass, see `rigid.link_body`."""
+def write_link_log_cholesky(target: WriteTarget) -> None:
+    """Compute the inertial fields of a link; gravity compensation uses the nominal mass, see `write_link_body`."""
     model, body = target.model, target.model.body(target.name).id
-    found = _deform(target)
+    found = _write_deformed(target)
     known = model.body_gravcomp[body] * (model.body_mass[body] / found.mass)
-    target.put("body_gravcomp", [body], known[:, None])
+    target.write_field("body_gravcomp", [body], known[:, None])
 
 
-def _no_deformation(model: mujoco.MjModel, name: str) -> str:
+def _why_no_deformation(model: mujoco.MjModel, name: str) -> str:
     """Return why a body cannot be deformed, or "": it needs second moments above zero along every axis."""
-    if reason := no_com(model, name):
+    if reason := why_no_com(model, name):
         return reason
-    moments = second_moments(body_inertial(model, name).inertia[0])
+    moments = second_moments(read_body_inertia(model, name).inertia[0])
     return "" if moments.min() > 0.0 else "its nominal inertia has no extent along some axis. Give it one in the model"
 
 
-def log_cholesky(family: str, compute: Compute, *, fields: tuple[str, ...]) -> Iterator[Quantity]:
+def log_cholesky_quantities(family: str, compute: Compute, *, fields: tuple[str, ...]) -> Iterator[Quantity]:
     """Yield the ten quantities of one body, which the function ``compute`` writes together."""
 
     def quantity(name: str, unit: str, most: float, meaning: str) -> Quantity:
-        lacks: Callable[[mujoco.MjModel, str], str] = _no_deformation
+        lacks: Callable[[mujoco.MjModel, str], str] = _why_no_deformation
         return Quantity(
             family=family,
             quantity=f"{_STEM}/{name}",

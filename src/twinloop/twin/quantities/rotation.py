@@ -31,7 +31,7 @@ def quat_multiply(left: Any, right: Any) -> Any:
     )
 
 
-def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.float64]:
+def rotate_vectors(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return vectors ``(n, 3)`` rotated by quaternions ``(n, 4)`` or ``(4,)``."""
     quaternion = np.asarray(quaternion, dtype=np.float64)
     scalar, axis = quaternion[..., :1], np.broadcast_to(quaternion[..., 1:], vector.shape)
@@ -39,7 +39,7 @@ def rotate(quaternion: ArrayLike, vector: NDArray[np.float64]) -> NDArray[np.flo
     return vector + scalar * half + np.cross(axis, half)
 
 
-def matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
+def rotation_matrix(quaternion: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return rotation matrices ``(…, 3, 3)`` of quaternions ``(…, 4)``; their columns are the rotated axes."""
     axes = np.broadcast_to(np.eye(3), (*quaternion.shape[:-1], 3, 3))
-    return rotate(quaternion[..., None, :], axes).swapaxes(-1, -2)
+    return rotate_vectors(quaternion[..., None, :], axes).swapaxes(-1, -2)

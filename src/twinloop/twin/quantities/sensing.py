@@ -17,14 +17,14 @@ from typing import Literal
 
 import mujoco
 
-from twinloop.twin.quantities.kinds import ONSETS, FitDeclaration, Quantity, reported
+from twinloop.twin.quantities.kinds import ONSETS, FitDeclaration, Quantity, sensor_quantity
 
-_camera = partial(reported, "camera")
+_camera = partial(sensor_quantity, "camera")
 _chain = partial(_camera, term="camera chain")
 _late = partial(_camera, term="camera delay", neutral=0.0)
 
 
-def _distortion(quantity: str, meaning: str) -> Quantity:
+def _distortion_quantity(quantity: str, meaning: str) -> Quantity:
     return _chain(quantity, "1", -100.0, 100.0, 0.0, meaning)
 
 
@@ -52,21 +52,21 @@ CAMERA_OPTICS: tuple[Quantity, ...] = (
         0.0,
         "time between the starts of exposure of the first and the last row",
     ),
-    _distortion("lens_k1", _RADIAL.format("of r² (pinhole) or θ² (fisheye)")),
-    _distortion("lens_k2", _RADIAL.format("of r⁴ or θ⁴")),
-    _distortion("lens_k3", _RADIAL.format("of r⁶ or θ⁶")),
-    _distortion("lens_k4", _RADIAL.format("of r² in the denominator (pinhole), or of θ⁸ (fisheye)")),
-    _distortion("lens_k5", _RADIAL.format("of r⁴ in the denominator (pinhole)")),
-    _distortion("lens_k6", _RADIAL.format("of r⁶ in the denominator (pinhole)")),
-    _distortion("lens_p1", "tangential distortion p1 of OpenCV's pinhole model, mostly downwards"),
-    _distortion("lens_p2", "tangential distortion p2 of OpenCV's pinhole model, mostly to the right"),
+    _distortion_quantity("lens_k1", _RADIAL.format("of r² (pinhole) or θ² (fisheye)")),
+    _distortion_quantity("lens_k2", _RADIAL.format("of r⁴ or θ⁴")),
+    _distortion_quantity("lens_k3", _RADIAL.format("of r⁶ or θ⁶")),
+    _distortion_quantity("lens_k4", _RADIAL.format("of r² in the denominator (pinhole), or of θ⁸ (fisheye)")),
+    _distortion_quantity("lens_k5", _RADIAL.format("of r⁴ in the denominator (pinhole)")),
+    _distortion_quantity("lens_k6", _RADIAL.format("of r⁶ in the denominator (pinhole)")),
+    _distortion_quantity("lens_p1", "tangential distortion p1 of OpenCV's pinhole model, mostly downwards"),
+    _distortion_quantity("lens_p2", "tangential distortion p2 of OpenCV's pinhole model, mostly to the right"),
     _chain("chromatic_red", "1", 0.9, 1.1, 1.0, "size of the red image relative to the green one"),
     _chain("chromatic_blue", "1", 0.9, 1.1, 1.0, "size of the blue image relative to the green one"),
     _chain("blur", "px", 0.0, 64.0, 0.0, "standard deviation of the lens's image of a point"),
 )
 
 
-def _exposure() -> Iterator[Quantity]:
+def _exposure_quantities() -> Iterator[Quantity]:
     """Yield the quantities of exposure and gain."""
     yield _chain(
         "exposure_time",
@@ -87,7 +87,7 @@ def _exposure() -> Iterator[Quantity]:
     yield _camera("gain_max", "1", 1.0, 256.0, 16.0, "largest gain of automatic exposure")
 
 
-def _optics() -> Iterator[Quantity]:
+def _optics_quantities() -> Iterator[Quantity]:
     """Yield the quantities of vignetting, scattered light, ghost images and dust."""
     yield _chain("vignetting", "1", 0.0, 0.99, 0.0, "fraction of light lost in the corners; falls off as cos⁴")
     yield _camera("veiling_glare", "1", 0.0, 0.9, 0.0, "fraction of light that the lens scatters over the image")
@@ -98,7 +98,7 @@ def _optics() -> Iterator[Quantity]:
     yield _camera("dust_depth", "1", 0.0, 1.0, 0.3, "largest fraction of light that a speck absorbs")
 
 
-def _noise() -> Iterator[Quantity]:
+def _noise_quantities() -> Iterator[Quantity]:
     """Yield the quantities of noise, temporal and fixed per pixel."""
     yield _chain("noise_scale", "1", 0.0, 10.0, 0.0, "factor on all noise that changes from image to image")
     yield _camera("read_noise", "e⁻", 0.0, 1e3, 0.0, "standard deviation of the read noise of a pixel, before gain")
@@ -110,7 +110,7 @@ def _noise() -> Iterator[Quantity]:
     yield _camera("column_noise", "e⁻", 0.0, 1e3, 0.0, "fixed deviation common to a column of pixels")
 
 
-def _colour() -> Iterator[Quantity]:
+def _colour_quantities() -> Iterator[Quantity]:
     """Yield the quantities of colour response, white balance, display values and compression."""
     yield _camera("red_response", "1", 0.05, 5.0, 1.0, "red pixels' response to white light, relative to green")
     yield _camera("blue_response", "1", 0.05, 5.0, 1.0, "blue pixels' response to white light, relative to green")
@@ -127,48 +127,71 @@ def _colour() -> Iterator[Quantity]:
     yield _camera("video_crf", "1", 0.0, 51.0, 23.0, "constant rate factor of H.264, if the camera has it")
 
 
-CAMERA_SENSORS: tuple[Quantity, ...] = (*_exposure(), *_optics(), *_noise(), *_colour())
+CAMERA_SENSORS: tuple[Quantity, ...] = (
+    *_exposure_quantities(),
+    *_optics_quantities(),
+    *_noise_quantities(),
+    *_colour_quantities(),
+)
 
 
 _RIGHT = math.pi / 2
 
 
-def _triangulated() -> Iterator[Quantity]:
+def _triangulation_quantities() -> Iterator[Quantity]:
     """Yield the quantities of depth cameras that triangulate: stereo and structured light."""
-    yield reported("depth", "disparity_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the disparity")
-    yield reported("depth", "disparity_bias", "px", -10.0, 10.0, 0.0, "constant error from the pair's calibration")
+    yield sensor_quantity("depth", "disparity_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the disparity")
+    yield sensor_quantity(
+        "depth", "disparity_bias", "px", -10.0, 10.0, 0.0, "constant error from the pair's calibration"
+    )
 
 
-def _timed() -> Iterator[Quantity]:
+def _time_of_flight_quantities() -> Iterator[Quantity]:
     """Yield the quantities of time-of-flight depth cameras."""
-    yield reported("depth", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances along a pixel's ray")
-    yield reported("depth", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances up to 0.5 m")
-    yield reported("depth", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m beyond 0.5 m")
-    yield reported("depth", "wiggle_amplitude", "m", 0.0, 0.5, 0.0, "systematic error that oscillates with distance")
-    yield reported("depth", "amplitude_limit", "1/m²", 0.0, 1e6, 0.0, "weakest measurable signal; 1: white at 1 m")
+    yield sensor_quantity("depth", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances along a pixel's ray")
+    yield sensor_quantity("depth", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances up to 0.5 m")
+    yield sensor_quantity("depth", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m beyond 0.5 m")
+    yield sensor_quantity(
+        "depth", "wiggle_amplitude", "m", 0.0, 0.5, 0.0, "systematic error that oscillates with distance"
+    )
+    yield sensor_quantity(
+        "depth", "amplitude_limit", "1/m²", 0.0, 1e6, 0.0, "weakest measurable signal; 1: white at 1 m"
+    )
 
 
-def _seen() -> Iterator[Quantity]:
+def _depth_quantities() -> Iterator[Quantity]:
     """Yield the quantities that every depth camera has."""
-    yield reported("depth", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
-    yield reported("depth", "edge_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the line of sight")
-    yield reported("depth", "grazing_limit", "rad", 0.1, _RIGHT, _RIGHT, "incidence angle beyond which pixels are lost")
-    yield reported("depth", "grazing_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost near that angle")
-    yield reported("depth", "dark_limit", "1", 0.0, 1.0, 0.0, "brightness below which pixels begin to be lost")
-    yield reported("depth", "specular_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost on a perfect mirror")
+    yield sensor_quantity("depth", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
+    yield sensor_quantity("depth", "edge_noise", "px", 0.0, 10.0, 0.0, "standard deviation of the line of sight")
+    yield sensor_quantity(
+        "depth", "grazing_limit", "rad", 0.1, _RIGHT, _RIGHT, "incidence angle beyond which pixels are lost"
+    )
+    yield sensor_quantity("depth", "grazing_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost near that angle")
+    yield sensor_quantity("depth", "dark_limit", "1", 0.0, 1.0, 0.0, "brightness below which pixels begin to be lost")
+    yield sensor_quantity(
+        "depth", "specular_dropout", "1", 0.0, 1.0, 0.0, "fraction of pixels lost on a perfect mirror"
+    )
 
 
-def _scanned() -> Iterator[Quantity]:
+def _lidar_quantities() -> Iterator[Quantity]:
     """Yield the quantities of lidars."""
-    yield reported("lidar", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
-    yield reported("lidar", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances")
-    yield reported("lidar", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances at normal incidence")
-    yield reported("lidar", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m of distance")
-    yield reported("lidar", "incidence_noise", "1", 0.0, 100.0, 0.0, "growth of range_noise with 1/cos of incidence")
-    yield reported("lidar", "angle_noise", "rad", 0.0, 0.1, 0.0, "standard deviation of azimuth and elevation")
-    yield reported("lidar", "divergence", "rad", 0.0, 0.1, 0.0, "full beam width, at 1/e² of the central intensity")
-    yield reported("lidar", "drop_threshold", "1/m²", 0.0, 1e6, 0.0, "weakest detectable return; 1: white at 1 m")
-    yield reported(
+    yield sensor_quantity("lidar", "scale_error", "1", -0.2, 0.2, 0.0, "relative error of all distances")
+    yield sensor_quantity("lidar", "range_bias", "m", -1.0, 1.0, 0.0, "constant error of distances")
+    yield sensor_quantity(
+        "lidar", "range_noise", "m", 0.0, 1.0, 0.0, "standard deviation of distances at normal incidence"
+    )
+    yield sensor_quantity("lidar", "range_noise_slope", "1", 0.0, 1.0, 0.0, "growth of range_noise per m of distance")
+    yield sensor_quantity(
+        "lidar", "incidence_noise", "1", 0.0, 100.0, 0.0, "growth of range_noise with 1/cos of incidence"
+    )
+    yield sensor_quantity("lidar", "angle_noise", "rad", 0.0, 0.1, 0.0, "standard deviation of azimuth and elevation")
+    yield sensor_quantity(
+        "lidar", "divergence", "rad", 0.0, 0.1, 0.0, "full beam width, at 1/e² of the central intensity"
+    )
+    yield sensor_quantity(
+        "lidar", "drop_threshold", "1/m²", 0.0, 1e6, 0.0, "weakest detectable return; 1: white at 1 m"
+    )
+    yield sensor_quantity(
         "lidar",
         "drop_rate",
         "1",
@@ -181,20 +204,27 @@ def _scanned() -> Iterator[Quantity]:
     )
 
 
-RANGING: tuple[Quantity, ...] = (*_seen(), *_triangulated(), *_timed(), *_scanned())
+RANGING: tuple[Quantity, ...] = (
+    *_depth_quantities(),
+    *_triangulation_quantities(),
+    *_time_of_flight_quantities(),
+    *_lidar_quantities(),
+)
 
 
 Reporting = Literal["imu", "force_torque", "servo"]
 _AXES = ("x", "y", "z")
 
 
-def _sampling(device: Reporting) -> Iterator[Quantity]:
+def _sampling_quantities(device: Reporting) -> Iterator[Quantity]:
     """Yield the quantities of sampling: times, filter, delay."""
-    yield reported(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, by its own clock; 0: one per frame")
-    yield reported(device, "phase", "1", 0.0, 1.0, 0.0, "phase of the first sample, as a fraction of the sample period")
+    yield sensor_quantity(device, "rate", "Hz", 0.0, 1e5, 0.0, "samples per second, by its own clock; 0: one per frame")
+    yield sensor_quantity(
+        device, "phase", "1", 0.0, 1.0, 0.0, "phase of the first sample, as a fraction of the sample period"
+    )
     late = FitDeclaration(first=True, scanned=True, excitation=ONSETS)
-    yield reported(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered", fit=late)
-    yield reported(
+    yield sensor_quantity(device, "delay", "s", 0.0, 1.0, 0.0, "age of a sample when it is delivered", fit=late)
+    yield sensor_quantity(
         device,
         "bandwidth",
         "Hz",
@@ -205,13 +235,13 @@ def _sampling(device: Reporting) -> Iterator[Quantity]:
     )
 
 
-def _imu() -> Iterator[Quantity]:
-    yield from _sampling("imu")
+def _imu_quantities() -> Iterator[Quantity]:
+    yield from _sampling_quantities("imu")
     for triad, what, unit, most in (
         ("gyro", "angular rate", "rad/s", 200.0),
         ("accel", "specific force", "m/s²", 1e4),
     ):
-        yield reported(
+        yield sensor_quantity(
             "imu",
             f"{triad}_noise",
             f"{unit}/√Hz",
@@ -220,10 +250,10 @@ def _imu() -> Iterator[Quantity]:
             0.0,
             f"white noise of the {what}, IEEE 952's N: N/√Δt in each sample; a data sheet's one-sided density over √2",
         )
-        yield reported(
+        yield sensor_quantity(
             "imu", f"{triad}_walk", f"{unit}/√s", 0.0, 1.0, 0.0, f"random walk of the {what}'s bias, IEEE 952's K"
         )
-        yield reported(
+        yield sensor_quantity(
             "imu",
             f"{triad}_instability",
             unit,
@@ -233,7 +263,7 @@ def _imu() -> Iterator[Quantity]:
             f"flicker noise of the {what}, IEEE 952's B: the Allan deviation's floor over 0.664",
         )
         for axis in _AXES:
-            yield reported(
+            yield sensor_quantity(
                 "imu",
                 f"{triad}_bias_{axis}",
                 unit,
@@ -243,15 +273,15 @@ def _imu() -> Iterator[Quantity]:
                 f"bias of the {what} along {axis}",
             )
         for axis in _AXES:
-            yield reported(
+            yield sensor_quantity(
                 "imu", f"{triad}_scale_error_{axis}", "1", -0.5, 0.5, 0.0, f"relative error of the {what} along {axis}"
             )
         for reads, felt in (pair for pair in ("xy", "xz", "yx", "yz", "zx", "zy")):
             meaning = f"fraction of the {what} along {felt} that axis {reads} measures"
-            yield reported("imu", f"{triad}_misalignment_{reads}{felt}", "1", -0.5, 0.5, 0.0, meaning)
+            yield sensor_quantity("imu", f"{triad}_misalignment_{reads}{felt}", "1", -0.5, 0.5, 0.0, meaning)
         if triad == "gyro":
             for axis in _AXES:
-                yield reported(
+                yield sensor_quantity(
                     "imu",
                     f"gyro_g_sensitivity_{axis}",
                     "rad·s/m",
@@ -260,16 +290,16 @@ def _imu() -> Iterator[Quantity]:
                     0.0,
                     f"angular rate reported along {axis} per specific force along {axis}",
                 )
-        yield reported("imu", f"{triad}_range", unit, 0.0, most, 0.0, f"largest {what} reported; 0: no limit")
-        yield reported("imu", f"{triad}_step", unit, 0.0, 10.0, 0.0, f"quantization step of the {what}; 0: none")
+        yield sensor_quantity("imu", f"{triad}_range", unit, 0.0, most, 0.0, f"largest {what} reported; 0: no limit")
+        yield sensor_quantity("imu", f"{triad}_step", unit, 0.0, 10.0, 0.0, f"quantization step of the {what}; 0: none")
 
 
-def _force_torque() -> Iterator[Quantity]:
-    yield from _sampling("force_torque")
+def _force_torque_quantities() -> Iterator[Quantity]:
+    yield from _sampling_quantities("force_torque")
     parts = (("force", "N", 1e5), ("torque", "N·m", 1e4))
     for kind, unit, most in parts:
         for axis in _AXES:
-            yield reported(
+            yield sensor_quantity(
                 "force_torque",
                 f"{kind}_noise_{axis}",
                 unit,
@@ -281,18 +311,22 @@ def _force_torque() -> Iterator[Quantity]:
     for kind, unit, most in parts:
         for axis in _AXES:
             meaning = f"{kind} reported along {axis} without load, after taring"
-            yield reported("force_torque", f"{kind}_bias_{axis}", unit, -most, most, 0.0, meaning)
+            yield sensor_quantity("force_torque", f"{kind}_bias_{axis}", unit, -most, most, 0.0, meaning)
     for kind, unit, most in parts:
         for axis in _AXES:
             meaning = f"largest {kind} reported along {axis}, reference for hysteresis, crosstalk; 0: no limit"
-            yield reported("force_torque", f"{kind}_range_{axis}", unit, 0.0, most, 0.0, meaning)
+            yield sensor_quantity("force_torque", f"{kind}_range_{axis}", unit, 0.0, most, 0.0, meaning)
     for kind, unit, most in parts:
-        yield reported(
+        yield sensor_quantity(
             "force_torque", f"{kind}_walk", f"{unit}/√s", 0.0, most, 0.0, f"random walk of the {kind}s' zero point"
         )
-        yield reported("force_torque", f"{kind}_scale_error", "1", -0.5, 0.5, 0.0, f"relative error of all {kind}s")
-        yield reported("force_torque", f"{kind}_step", unit, 0.0, most, 0.0, f"quantization step of a {kind}; 0: none")
-    yield reported(
+        yield sensor_quantity(
+            "force_torque", f"{kind}_scale_error", "1", -0.5, 0.5, 0.0, f"relative error of all {kind}s"
+        )
+        yield sensor_quantity(
+            "force_torque", f"{kind}_step", unit, 0.0, most, 0.0, f"quantization step of a {kind}; 0: none"
+        )
+    yield sensor_quantity(
         "force_torque",
         "crosstalk",
         "1",
@@ -301,29 +335,31 @@ def _force_torque() -> Iterator[Quantity]:
         0.0,
         "largest reading of a component due to another, both relative to their ranges; drawn per pair and episode",
     )
-    yield reported(
+    yield sensor_quantity(
         "force_torque", "hysteresis", "1", 0.0, 0.5, 0.0, "width of the load-unload loop, relative to the range"
     )
 
 
-def _servo() -> Iterator[Quantity]:
-    yield from _sampling("servo")
-    yield reported("servo", "velocity_noise", "rad/s", 0.0, 100.0, 0.0, "standard deviation of a speed reading")
-    yield reported("servo", "velocity_ripple", "1", 0.0, 1.0, 0.0, "tachometer ripple relative to the speed")
-    yield reported("servo", "velocity_ripple_order", "1", 0.0, 1e5, 1.0, "tachometer ripples per turn")
-    yield reported("servo", "velocity_step", "rad/s", 0.0, 10.0, 0.0, "quantization step of the speed; 0: none")
-    yield reported("servo", "current_noise", "A", 0.0, 1e2, 0.0, "standard deviation of a current reading")
-    yield reported("servo", "current_bias", "A", -10.0, 10.0, 0.0, "current reported when none flows")
-    yield reported("servo", "current_scale_error", "1", -0.5, 0.5, 0.0, "relative error of the current")
-    yield reported("servo", "current_range", "A", 0.0, 1e3, 0.0, "largest current reported; 0: no limit")
-    yield reported("servo", "current_step", "A", 0.0, 10.0, 0.0, "quantization step of the current; 0: none")
-    yield reported("servo", "load_step", "1", 0.0, 1.0, 0.0, "quantization step of the duty; 0: none")
-    yield reported("servo", "voltage_step", "V", 0.0, 10.0, 0.0, "quantization step of the supply; 0: none")
-    yield reported("servo", "temperature_step", "K", 0.0, 10.0, 0.0, "quantization step of the temperature; 0: none")
-    yield reported("servo", "room_temperature", "°C", -40.0, 80.0, 20.0, "temperature of an unused servo")
+def _servo_quantities() -> Iterator[Quantity]:
+    yield from _sampling_quantities("servo")
+    yield sensor_quantity("servo", "velocity_noise", "rad/s", 0.0, 100.0, 0.0, "standard deviation of a speed reading")
+    yield sensor_quantity("servo", "velocity_ripple", "1", 0.0, 1.0, 0.0, "tachometer ripple relative to the speed")
+    yield sensor_quantity("servo", "velocity_ripple_order", "1", 0.0, 1e5, 1.0, "tachometer ripples per turn")
+    yield sensor_quantity("servo", "velocity_step", "rad/s", 0.0, 10.0, 0.0, "quantization step of the speed; 0: none")
+    yield sensor_quantity("servo", "current_noise", "A", 0.0, 1e2, 0.0, "standard deviation of a current reading")
+    yield sensor_quantity("servo", "current_bias", "A", -10.0, 10.0, 0.0, "current reported when none flows")
+    yield sensor_quantity("servo", "current_scale_error", "1", -0.5, 0.5, 0.0, "relative error of the current")
+    yield sensor_quantity("servo", "current_range", "A", 0.0, 1e3, 0.0, "largest current reported; 0: no limit")
+    yield sensor_quantity("servo", "current_step", "A", 0.0, 10.0, 0.0, "quantization step of the current; 0: none")
+    yield sensor_quantity("servo", "load_step", "1", 0.0, 1.0, 0.0, "quantization step of the duty; 0: none")
+    yield sensor_quantity("servo", "voltage_step", "V", 0.0, 10.0, 0.0, "quantization step of the supply; 0: none")
+    yield sensor_quantity(
+        "servo", "temperature_step", "K", 0.0, 10.0, 0.0, "quantization step of the temperature; 0: none"
+    )
+    yield sensor_quantity("servo", "room_temperature", "°C", -40.0, 80.0, 20.0, "temperature of an unused servo")
 
 
-INERTIAL: tuple[Quantity, ...] = (*_imu(), *_force_torque(), *_servo())
+INERTIAL: tuple[Quantity, ...] = (*_imu_quantities(), *_force_torque_quantities(), *_servo_quantities())
 
 
 SENSOR_TEXT = "sensor/{}/{}"

@@ -15,28 +15,30 @@ from types import MappingProxyType
 import mujoco
 import numpy as np
 
-from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, WriteTarget, assign
-from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate
+from twinloop.twin.quantities.kinds import Alias, Compute, Quantity, WriteTarget, field_slots
+from twinloop.twin.quantities.rotation import quat_from_rotation_vector, quat_multiply, rotate_vectors
 
 _TILT = "rotation of gravity about the world's {axis} axis, x before y: {effect}"
 
 
-def _strength(model: mujoco.MjModel, _name: str) -> float:
+def _nominal_gravity(model: mujoco.MjModel, _name: str) -> float:
     return float(np.linalg.norm(model.opt.gravity))
 
 
-def gravity(target: WriteTarget) -> None:
+def write_gravity(target: WriteTarget) -> None:
     """Scale the model's gravity, and rotate it about x, then y; without gravity the direction is −z."""
     own = target.model.opt.gravity
-    strength = _strength(target.model, target.name)
+    strength = _nominal_gravity(target.model, target.name)
     direction = own if strength > 0 else np.array([0.0, 0.0, -1.0])
     vector = direction * (target.value("magnitude") / (strength or 1.0))[:, None]
     for axis, tilt in enumerate((target.value("tilt_x"), target.value("tilt_y"))):
-        vector = rotate(quat_from_rotation_vector(tilt[:, None] * np.eye(3)[axis]), vector)
-    target.put("opt.gravity", range(3), vector)
+        vector = rotate_vectors(quat_from_rotation_vector(tilt[:, None] * np.eye(3)[axis]), vector)
+    target.write_field("opt.gravity", range(3), vector)
 
 
-def _gravity(quantity: str, unit: str, low: float, high: float, meaning: str, default: float | None = None) -> Quantity:
+def _gravity_quantity(
+    quantity: str, unit: str, low: float, high: float, meaning: str, default: float | None = None
+) -> Quantity:
     return Quantity(
         family="world",
         member="gravity",
@@ -45,8 +47,8 @@ def _gravity(quantity: str, unit: str, low: float, high: float, meaning: str, de
         low=low,
         high=high,
         default=default,
-        nominal=_strength,
-        compute=gravity,
+        nominal=_nominal_gravity,
+        compute=write_gravity,
         writes=("opt.gravity",),
         meaning=meaning,
         cause="gravity & mounting",
@@ -55,7 +57,7 @@ def _gravity(quantity: str, unit: str, low: float, high: float, meaning: str, de
     )
 
 
-def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
+def _air_quantity(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
     return Quantity(
         family="world",
         member="air",
@@ -63,7 +65,7 @@ def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
         unit=unit,
         low=0.0,
         high=high,
-        slots=assign(f"opt.{quantity}"),
+        slots=field_slots(f"opt.{quantity}"),
         meaning=meaning,
         cause="air",
         term="air",
@@ -71,9 +73,13 @@ def _air(quantity: str, unit: str, high: float, meaning: str) -> Quantity:
 
 
 WORLD: tuple[Quantity, ...] = (
-    _gravity("magnitude", "m/s²", 0.0, 100.0, "strength of gravity"),
-    _gravity("tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="> 0 makes objects fall to +y"), 0.0),
-    _gravity("tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="> 0 makes objects fall to −x"), 0.0),
+    _gravity_quantity("magnitude", "m/s²", 0.0, 100.0, "strength of gravity"),
+    _gravity_quantity(
+        "tilt_x", "rad", -math.pi, math.pi, _TILT.format(axis="x", effect="> 0 makes objects fall to +y"), 0.0
+    ),
+    _gravity_quantity(
+        "tilt_y", "rad", -math.pi, math.pi, _TILT.format(axis="y", effect="> 0 makes objects fall to −x"), 0.0
+    ),
     *(
         Quantity(
             family="world",
@@ -82,7 +88,7 @@ WORLD: tuple[Quantity, ...] = (
             unit="m/s",
             low=-100.0,
             high=100.0,
-            slots=assign("opt.wind", column),
+            slots=field_slots("opt.wind", column),
             meaning=f"velocity of the air along the world's {axis}; needs air density or viscosity. Scope step: gusts",
             cause="air",
             term="air",
@@ -90,12 +96,14 @@ WORLD: tuple[Quantity, ...] = (
         )
         for column, axis in enumerate("xyz")
     ),
-    _air("density", "kg/m³", 2000.0, "density of the air (1.2 at sea level; 0: vacuum): drag with the square of speed"),
-    _air("viscosity", "Pa·s", 10.0, "viscosity of the air (1.8e-5 at 20 °C): drag in proportion to speed"),
+    _air_quantity(
+        "density", "kg/m³", 2000.0, "density of the air (1.2 at sea level; 0: vacuum): drag with the square of speed"
+    ),
+    _air_quantity("viscosity", "Pa·s", 10.0, "viscosity of the air (1.8e-5 at 20 °C): drag in proportion to speed"),
 )
 
 
-def _push(quantity: str, unit: str, low: float, high: float, default: float, meaning: str) -> Quantity:
+def _push_quantity(quantity: str, unit: str, low: float, high: float, default: float, meaning: str) -> Quantity:
     return Quantity(
         family="push",
         quantity=quantity,
@@ -113,34 +121,38 @@ def _push(quantity: str, unit: str, low: float, high: float, default: float, mea
 
 # A force at the body's centre of mass, constant in the world's frame during the push; see `simulate.disturbance`.
 PUSHES: tuple[Quantity, ...] = (
-    _push("force", "N", 0.0, 1e4, 0.0, "strength of a push at the body's centre of mass"),
-    _push("azimuth", "rad", -math.pi, math.pi, 0.0, "direction of the push: angle from the world's x towards y"),
-    _push("elevation", "rad", -math.pi / 2, math.pi / 2, 0.0, "direction of the push: angle above the horizontal"),
-    _push("time", "s", 0.0, 1e4, 0.0, "start of the first push, after the start of the episode"),
-    _push("duration", "s", 0.0, 1e4, 0.1, "duration of a push"),
-    _push("period", "s", 0.0, 1e4, 0.0, "time between the starts of two pushes; 0: a single push"),
+    _push_quantity("force", "N", 0.0, 1e4, 0.0, "strength of a push at the body's centre of mass"),
+    _push_quantity(
+        "azimuth", "rad", -math.pi, math.pi, 0.0, "direction of the push: angle from the world's x towards y"
+    ),
+    _push_quantity(
+        "elevation", "rad", -math.pi / 2, math.pi / 2, 0.0, "direction of the push: angle above the horizontal"
+    ),
+    _push_quantity("time", "s", 0.0, 1e4, 0.0, "start of the first push, after the start of the episode"),
+    _push_quantity("duration", "s", 0.0, 1e4, 0.1, "duration of a push"),
+    _push_quantity("period", "s", 0.0, 1e4, 0.0, "time between the starts of two pushes; 0: a single push"),
 )
 
 
-def _place(target: WriteTarget, position: str, quaternion: str) -> None:
+def _write_pose(target: WriteTarget, position: str, quaternion: str) -> None:
     (row,) = target.rows(position)
     own = getattr(target.model, position)[row], getattr(target.model, quaternion)[row]
     turn = quat_from_rotation_vector(target.vector("rotation"))
-    target.put(position, [row], (own[0] + target.vector("position"))[:, None])
-    target.put(quaternion, [row], quat_multiply(turn, np.broadcast_to(own[1], turn.shape))[:, None])
+    target.write_field(position, [row], (own[0] + target.vector("position"))[:, None])
+    target.write_field(quaternion, [row], quat_multiply(turn, np.broadcast_to(own[1], turn.shape))[:, None])
 
 
-def place_geom(target: WriteTarget) -> None:
+def write_geom_pose(target: WriteTarget) -> None:
     """Compute a geom's pose, moved and rotated about its own centre, along the axes of its body."""
-    _place(target, "geom_pos", "geom_quat")
+    _write_pose(target, "geom_pos", "geom_quat")
 
 
-def place_body(target: WriteTarget) -> None:
+def write_body_pose(target: WriteTarget) -> None:
     """Compute a fixed body's pose, moved and rotated about its origin, along the axes of its parent."""
-    _place(target, "body_pos", "body_quat")
+    _write_pose(target, "body_pos", "body_quat")
 
 
-def _offsets(
+def _pose_offset_quantities(
     family: str,
     compute: Compute,
     fields: tuple[str, str],
@@ -174,16 +186,16 @@ def _offsets(
 
 
 PLACEMENT: tuple[Quantity, ...] = (
-    *_offsets(
+    *_pose_offset_quantities(
         "geom",
-        place_geom,
+        write_geom_pose,
         ("geom_pos", "geom_quat"),
         "its body (the world, for a table)",
         "centre",
         term="table",
         words={"position/z": "table_height_offset", "rotation/x": "table_tilt", "rotation/y": "table_tilt"},
     ),
-    *_offsets("body", place_body, ("body_pos", "body_quat"), "its parent body", "origin"),
+    *_pose_offset_quantities("body", write_body_pose, ("body_pos", "body_quat"), "its parent body", "origin"),
 )
 
 

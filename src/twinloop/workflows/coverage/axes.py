@@ -20,15 +20,22 @@ from twinloop.curate.cells import (
     CellBox,
     ParameterCell,
     ParameterPairCell,
-    failure_boxes,
-    pair_cells,
-    parameter_cells,
-    scan,
+    count_pair_cells,
+    count_parameter_cells,
+    find_failure_boxes,
+    scan_boxes,
 )
-from twinloop.curate.parameters import ParameterAxis, chosen_axes, known_names, pair_axes, parameter_axes, places
+from twinloop.curate.parameters import (
+    ParameterAxis,
+    compute_points,
+    find_known_names,
+    list_parameter_axes,
+    select_axes,
+    select_pair_columns,
+)
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.replay import root_config
+from twinloop.generate.replay import read_root_config
 from twinloop.randomize import JointDraw, Plan, identified_draws, read_identified
 from twinloop.workflows.coverage.sides import EpisodeSide, SideEpisode
 
@@ -66,12 +73,12 @@ class ParameterSpace:
     source: str
 
 
-def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
+def find_generation_source(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
     """Return the generation source of the first generated folder of a side, or None and the reason."""
     why = "no simulated episode is in a dataset folder"
     for folder in side.folders:
         reader = DatasetReader(folder)
-        config = root_config(reader) if reader.ours else {}
+        config = read_root_config(reader) if reader.ours else {}
         if "generate" not in config:
             why = f"{folder} was not generated from a randomization"
             continue
@@ -80,14 +87,14 @@ def generated_from(side: EpisodeSide) -> tuple[GenerationSource | None, str]:
         if plan.twin.hash != reader.spec.twin_hash:
             why = f"the twin {plan.twin.name} has changed since {folder} was generated"
             continue
-        axes = tuple(parameter_axes(plan))
+        axes = tuple(list_parameter_axes(plan))
         if axes:
             return GenerationSource(folder=folder, config=resolved, plan=plan, axes=axes), ""
         why = f"no parameter was randomized per episode in {folder}"
     return None, why
 
 
-def parameter_space(
+def measure_parameter_space(
     real: EpisodeSide,
     sim: EpisodeSide,
     generated: GenerationSource,
@@ -110,43 +117,43 @@ def parameter_space(
         InputError: the file does not match the episodes.
         UnknownNameError: a pattern matches no axis.
     """
-    rows, source = real_values(real, generated, real_params, seed)
+    rows, source = load_real_values(real, generated, real_params, seed)
     axes = list(generated.axes)
-    known_here = [name for name in known_names(rows) if any(axis.name == name for axis in axes)]
+    known_here = [name for name in find_known_names(rows) if any(axis.name == name for axis in axes)]
     if patterns:
-        axes = chosen_axes(axes, [axis.name for axis in axes], patterns)
-    points, theirs = places(axes, rows), places(axes, [member.params for member in sim.members])
+        axes = select_axes(axes, [axis.name for axis in axes], patterns)
+    points, theirs = compute_points(axes, rows), compute_points(axes, [member.params for member in sim.members])
     whole = np.isfinite(theirs).all(axis=1)
     known = tuple(i for i, axis in enumerate(axes) if axis.name in known_here)
-    holes = _holes(axes, points, theirs[whole], known, seed)
-    pairs = pair_axes(axes, MOST_PAIR_AXES)
+    holes = _find_holes(axes, points, theirs[whole], known, seed)
+    pairs = select_pair_columns(axes, MOST_PAIR_AXES)
     shown = sorted({*pairs, *(column for box in holes for column in box.axes)})
     return ParameterSpace(
         axes=tuple(axes),
         real=points,
         sim=theirs,
         known=known,
-        cells=tuple(parameter_cells(axes, points, theirs, sim.success)),
-        pairs=tuple(pair_cells(axes, points, theirs, sim.success, shown)),
+        cells=tuple(count_parameter_cells(axes, points, theirs, sim.success)),
+        pairs=tuple(count_pair_cells(axes, points, theirs, sim.success, shown)),
         holes=holes,
-        failures=failure_boxes(theirs[whole], sim.success[whole], pair_axes=pairs, seed=seed),
+        failures=find_failure_boxes(theirs[whole], sim.success[whole], pair_axes=pairs, seed=seed),
         source=source,
     )
 
 
-def _holes(
+def _find_holes(
     axes: Sequence[ParameterAxis], real: Array, sim: Array, known: tuple[int, ...], seed: int
 ) -> tuple[CellBox, ...]:
     """Return boxes in which real episodes are more frequent than simulated ones; their axes are columns of all axes."""
     if not known or not len(sim):
         return ()
     columns = list(known)
-    pairs = pair_axes([axes[i] for i in columns], MOST_PAIR_AXES)
-    found = scan(real[:, columns], sim[:, columns], pair_axes=pairs, seed=seed)
+    pairs = select_pair_columns([axes[i] for i in columns], MOST_PAIR_AXES)
+    found = scan_boxes(real[:, columns], sim[:, columns], pair_axes=pairs, seed=seed)
     return tuple(replace(box, axes=tuple(columns[axis] for axis in box.axes)) for box in found)
 
 
-def real_values(
+def load_real_values(
     real: EpisodeSide, generated: GenerationSource, source: Path | None, seed: int
 ) -> tuple[list[Mapping[str, float]], str]:
     """Return the known parameters of the real episodes, one mapping per row, and their source.
@@ -158,11 +165,11 @@ def real_values(
         rows = [member.params for member in real.members]
         return rows, "recorded with the episodes" if any(rows) else "nothing"
     if source.suffix == ".csv":
-        return _table(source, real.members), f"{source}"
-    return _identified(source, generated, seed), f"{_DRAWN} draws of the distribution identified in {source}"
+        return _read_parameter_table(source, real.members), f"{source}"
+    return _draw_identified(source, generated, seed), f"{_DRAWN} draws of the distribution identified in {source}"
 
 
-def _table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, float]]:
+def _read_parameter_table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, float]]:
     if not path.is_file():
         raise InputError(
             f"{path} does not exist. Give a CSV file with a column episode and one per parameter, in SI units."
@@ -185,7 +192,7 @@ def _table(path: Path, members: Sequence[SideEpisode]) -> list[Mapping[str, floa
     return found
 
 
-def _identified(path: Path, generated: GenerationSource, seed: int) -> list[Mapping[str, float]]:
+def _draw_identified(path: Path, generated: GenerationSource, seed: int) -> list[Mapping[str, float]]:
     distribution = ParamDistribution.from_json(read_identified(path)["distribution"])
     twin = generated.plan.twin
     joint = next(draw for draw in identified_draws(twin, distribution) if isinstance(draw, JointDraw))

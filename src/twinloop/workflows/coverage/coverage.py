@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.naming import resolve
+from twinloop.catalog.episode_lookup import resolve_episodes
 from twinloop.core.errors import InputError
-from twinloop.curate.neighbours import clip_index, nearest, usual_encoder
-from twinloop.generate.coverage import dataset_coverage, dataset_history, summary
+from twinloop.curate.neighbours import choose_encoder, find_nearest_clips, open_clip_index
+from twinloop.generate.coverage import dataset_coverage, dataset_history, summarize_coverage
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.coverage import marginal_rows, pair_matrix, range_history
-from twinloop.workflows.coverage.measured import headlines, measure, named_sides
+from twinloop.workflows.coverage.measured import headlines, measure, resolve_sides
 from twinloop.workflows.coverage.page import coverage_sections
 from twinloop.workflows.coverage.requests import CoverageRequest
-from twinloop.workflows.coverage.words import figures_of, text_lines
+from twinloop.workflows.coverage.result_text import result_to_json, text_lines
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 _ROWS = 20  # printed parameters, least covered first; the page and the JSON have all
@@ -33,7 +33,7 @@ def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] |
         InputError: a dataset alone is given together with sides to compare.
     """
     if request.like is not None:
-        return run_like(request, request.like, console)
+        return run_nearest_clips(request, request.like, console)
     if request.dataset is None:
         return run_coverage_of_reality(request, console)
     sides = request.sides
@@ -58,7 +58,7 @@ def run_coverage_alone(dataset: Path, request: CoverageRequest, console: Console
         )
     history = dataset_history(dataset)
     console.print(coverage_table(coverage))
-    for line in coverage_lines(coverage, history):
+    for line in format_coverage(coverage, history):
         console.print(line)
     figures = {"schema": 1, "verb": "coverage", "dataset": str(dataset), **coverage, "adaptive": history}
     if request.output is not None:
@@ -83,7 +83,7 @@ def coverage_table(coverage: Mapping[str, Any]) -> Table:
     return table
 
 
-def coverage_lines(coverage: Mapping[str, Any], history: Mapping[str, Any] | None) -> list[str]:
+def format_coverage(coverage: Mapping[str, Any], history: Mapping[str, Any] | None) -> list[str]:
     """Return sentences on pairs, holes and adaptive ranges."""
     kept, attempted = coverage["kept"], coverage["attempted"]
     lines = [f"{kept['episodes']} episodes kept of {attempted['episodes']} attempted, {len(coverage['axes'])} axes."]
@@ -94,21 +94,21 @@ def coverage_lines(coverage: Mapping[str, Any], history: Mapping[str, Any] | Non
                 f"{kept[key]['occupied']:.1%} of the cells, attempts {attempted[key]['occupied']:.1%}; independent "
                 f"draws would visit {kept[key]['expected']:.1%}."
             )
-    lines.append(hole_line(kept.get("pairs", {}).get("hole")))
+    lines.append(format_hole(kept.get("pairs", {}).get("hole")))
     if "ball" in kept:
         centre = ", ".join(f"{name} = {value:.3g}" for name, value in kept["ball"]["centre"].items())
         lines.append(f"Largest empty ball: radius {kept['ball']['radius']:.3f} in cumulative probability, at {centre}.")
     if history is not None:
         rounds = f"{len(history['rounds'])} rounds of {history['every']} episodes"
-        lines.append(f"Adaptive ranges after {rounds}: {_ranges_words(history['ranges'])}.")
+        lines.append(f"Adaptive ranges after {rounds}: {_format_ranges(history['ranges'])}.")
     return lines
 
 
-def _ranges_words(ranges: Mapping[str, tuple[float, float]]) -> str:
+def _format_ranges(ranges: Mapping[str, tuple[float, float]]) -> str:
     return ", ".join(f"{name} [{low:.4g}, {high:.4g}]" for name, (low, high) in ranges.items())
 
 
-def hole_line(hole: Mapping[str, Any] | None) -> str:
+def format_hole(hole: Mapping[str, Any] | None) -> str:
     """Return a sentence on the largest hole in a pair of parameters."""
     if hole is None:
         return "No pair of parameters has an empty cell."
@@ -123,7 +123,7 @@ def hole_line(hole: Mapping[str, Any] | None) -> str:
     )
 
 
-def draws_lines(figures: Mapping[str, Any]) -> list[str]:
+def format_draws(figures: Mapping[str, Any]) -> list[str]:
     """Return sentences on the draws of a generate run: acceptance, effective size, adaptive ranges, coverage."""
     lines = []
     if "acceptance" in figures:
@@ -141,7 +141,7 @@ def draws_lines(figures: Mapping[str, Any]) -> list[str]:
         )
     if "adaptive" in figures:
         found = figures["adaptive"]
-        lines.append(f"Adaptive ranges after {found['rounds']} rounds: {_ranges_words(found['ranges'])}.")
+        lines.append(f"Adaptive ranges after {found['rounds']} rounds: {_format_ranges(found['ranges'])}.")
     covered = figures["coverage"]
     if covered["pair_occupied"] is not None:
         lines.append(
@@ -155,7 +155,7 @@ def coverage_page(coverage: Mapping[str, Any], history: Mapping[str, Any] | None
     """Return a page with plots and tables of the coverage."""
     kept, attempted = coverage["kept"], coverage["attempted"]
     page = ReportPage("Coverage of the parameter space", f"{dataset}, plan {coverage['plan_hash'][:12]}")
-    page.figures(_key_figures(coverage))
+    page.key_metrics(_key_metrics(coverage))
     axes = coverage["axes"]
     names = [axis["name"] for axis in axes]
     page.section(
@@ -186,7 +186,7 @@ def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[st
     page.section(
         "Pairs of parameters",
         f"The fraction of {cells} × {cells} cells that contain a kept episode; independent draws would visit "
-        f"{pairs['expected']:.1%}. {hole_line(pairs['hole'])}",
+        f"{pairs['expected']:.1%}. {format_hole(pairs['hole'])}",
     )
     page.plot(pair_matrix(names, pairs["fractions"], pairs["expected_fractions"]))
     page.table(
@@ -195,8 +195,8 @@ def _pairs_section(page: ReportPage, coverage: Mapping[str, Any], names: list[st
     )
 
 
-def _key_figures(coverage: Mapping[str, Any]) -> list[KeyMetric]:
-    short = summary(coverage)
+def _key_metrics(coverage: Mapping[str, Any]) -> list[KeyMetric]:
+    short = summarize_coverage(coverage)
     figures = [
         KeyMetric(label="episodes kept", value=coverage["kept"]["episodes"]),
         KeyMetric(label="attempted", value=coverage["attempted"]["episodes"]),
@@ -233,7 +233,7 @@ def _parameter_rows(coverage: Mapping[str, Any]) -> list[tuple[str, str, float, 
 _DEFAULT = "waypoints"
 
 
-def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
+def resolve_clip(workspace: Workspace, like: str) -> tuple[str, int]:
     """Return the episode and the frame that ``EPISODE`` or ``EPISODE:FRAME`` names.
 
     An episode is the beginning of its id or ``BATCH:INDEX``, as for labels. A number after the name of a batch is an
@@ -249,11 +249,11 @@ def clip_named(workspace: Workspace, like: str) -> tuple[str, int]:
         )
     batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
     name, frame = (head, int(tail)) if colon and not batch else (like, 0)
-    return resolve(workspace, [name])[0], frame
+    return resolve_episodes(workspace, [name])[0], frame
 
 
-def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str, Any]:
-    """Print the clips nearest to the one that `clip_named` returns.
+def run_nearest_clips(request: CoverageRequest, like: str, console: Console) -> dict[str, Any]:
+    """Print the clips nearest to the one that `resolve_clip` returns.
 
     With the default embedding, the encoder with the most stored clips is used.
 
@@ -262,11 +262,11 @@ def run_like(request: CoverageRequest, like: str, console: Console) -> dict[str,
     """
     embedding = request.sides.embedding
     with Workspace.open(request.sides.workspace) as workspace:
-        episode, frame = clip_named(workspace, like)
-        encoder_hash, encoder = usual_encoder(workspace, None if embedding == _DEFAULT else embedding)
-        clips = len(clip_index(workspace, encoder_hash))
+        episode, frame = resolve_clip(workspace, like)
+        encoder_hash, encoder = choose_encoder(workspace, None if embedding == _DEFAULT else embedding)
+        clips = len(open_clip_index(workspace, encoder_hash))
         began = time.perf_counter()
-        found = nearest(workspace, episode, frame, request.most, encoder_hash=encoder_hash)
+        found = find_nearest_clips(workspace, episode, frame, request.most, encoder_hash=encoder_hash)
         took = time.perf_counter() - began
         console.print(f"Nearest of {clips} clips embedded by {encoder}, found in {1e3 * took:.1f} ms:")
         rows = []
@@ -288,13 +288,13 @@ def run_coverage_of_reality(request: CoverageRequest, console: Console) -> Outco
     Raises:
         TwinloopError: the sides cannot be read or compared; the message states why.
     """
-    sides = named_sides(request.sides)
+    sides = resolve_sides(request.sides)
     run = MeasuredRun.begin("coverage", "reality", request.output, request.fail_if, console)
     measured = measure(sides, request.projection)
     for line in text_lines(measured):
         console.print(line, soft_wrap=True)
     return run.end(
-        figures_of(measured),
+        result_to_json(measured),
         headlines(measured),
         title="Coverage of reality by simulation",
         subtitle=f"{measured.real.label} and {measured.sim.label}",

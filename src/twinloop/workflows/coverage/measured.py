@@ -16,29 +16,34 @@ from twinloop.curate.coverage import (
     CoverageHole,
     RealCoverage,
     find_holes,
-    headlines_of,
-    measure_coverage_of_reality,
+    list_headlines,
+    measure_real_coverage,
 )
 from twinloop.curate.parameters import MOST_AXES
-from twinloop.curate.projection import Projection, Whitening, fit_whitening, fitted_hash, project
+from twinloop.curate.projection import Projection, Whitening, fit_whitening, hash_space, project
 from twinloop.encoders.clips import WaypointEncoder, open_clip_encoder
-from twinloop.workflows.coverage.axes import GenerationSource, ParameterSpace, generated_from, parameter_space
+from twinloop.workflows.coverage.axes import (
+    GenerationSource,
+    ParameterSpace,
+    find_generation_source,
+    measure_parameter_space,
+)
 from twinloop.workflows.coverage.requests import ComparedSides
 from twinloop.workflows.coverage.sides import (
     ClipSettings,
     EpisodeSide,
-    agree,
-    by_episode,
     encode_sides,
+    find_substitute_twin,
     folder_side,
-    stand_in,
+    make_episode_rows,
+    match_clip_settings,
     workspace_side,
 )
 
 PARAMETERS = "parameters"
 
 
-def named_sides(sides: ComparedSides) -> ComparedSides:
+def resolve_sides(sides: ComparedSides) -> ComparedSides:
     """Return the same sides, with the nearest workspace upwards if neither side is given.
 
     Raises:
@@ -88,29 +93,29 @@ def measure(options: ComparedSides, projection: Projection = "pca") -> CoverageR
 
 
 def _measure(options: ComparedSides, projection: Projection, workspace: Workspace | None) -> CoverageResult:
-    real, sim = _sides(options, workspace)
-    _require_apart(real, sim)
-    generated, why = generated_from(sim)
+    real, sim = _load_sides(options, workspace)
+    _require_disjoint_sides(real, sim)
+    generated, why = find_generation_source(sim)
     notes = [*real.notes, *sim.notes]
     space = None
     if generated is None:
         notes.append(f"The parameter space is not analysed: {why}.")
     else:
-        space = parameter_space(
+        space = measure_parameter_space(
             real, sim, generated, real_params=options.real_params, patterns=options.axes, seed=options.seed
         )
     if options.embedding == PARAMETERS:
         real_rows, sim_rows, encoder = _parameter_rows(real, sim, space, why)
         whitening = settings = None
     else:
-        real_rows, sim_rows, whitening, settings, encoder, said = _clip_rows(options, real, sim, workspace)
+        real_rows, sim_rows, whitening, settings, encoder, said = _embed_clips(options, real, sim, workspace)
         notes += said
     if len(real.members) <= options.k:
         notes.append(
             f"There are only {len(real.members)} real episodes, so the neighbour number {options.k} of a clip may be "
             "another part of the motion, and coverage is overstated. Add real episodes, or give a smaller --k."
         )
-    coverage = measure_coverage_of_reality(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
+    coverage = measure_real_coverage(real_rows, sim_rows, k=options.k, level=options.level, seed=options.seed)
     return CoverageResult(
         options=options,
         projection=projection,
@@ -133,10 +138,10 @@ def headlines(measured: CoverageResult) -> list[HeadlineMetric]:
     """Return the metrics that ``--fail-if`` can use."""
     largest = max((hole.mass for hole in measured.holes), default=0.0)
     hole = HeadlineMetric(name="largest_hole", estimate=largest, meaning="share of reality in the largest hole")
-    return [*headlines_of(measured.coverage), hole]
+    return [*list_headlines(measured.coverage), hole]
 
 
-def shown_map(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
+def project_clips(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
     """Return both sides in two dimensions, ``(n, 2)`` each, and the names of the axes."""
     both = np.vstack([measured.real_rows.rows, measured.sim_rows.rows])
     names = None
@@ -147,7 +152,7 @@ def shown_map(measured: CoverageResult) -> tuple[Any, Any, tuple[str, str]]:
     return drawn.points[:count], drawn.points[count:], drawn.axes
 
 
-def _sides(options: ComparedSides, workspace: Workspace | None) -> tuple[EpisodeSide, EpisodeSide]:
+def _load_sides(options: ComparedSides, workspace: Workspace | None) -> tuple[EpisodeSide, EpisodeSide]:
     seed = options.seed
     if workspace is None:
         return folder_side(options.real, what="real", seed=seed), folder_side(options.sim, what="sim", seed=seed)
@@ -161,7 +166,7 @@ def _sides(options: ComparedSides, workspace: Workspace | None) -> tuple[Episode
     )
 
 
-def _require_apart(real: EpisodeSide, sim: EpisodeSide) -> None:
+def _require_disjoint_sides(real: EpisodeSide, sim: EpisodeSide) -> None:
     """Refuse an episode on both sides: it would be its own neighbour."""
     both = {member.episode_id for member in real.members} & {member.episode_id for member in sim.members}
     if both:
@@ -196,18 +201,18 @@ def _parameter_rows(
     names = [space.axes[i].name for i in columns]
     encoder = {"name": PARAMETERS, "axes": names, "source": space.source}
     return (
-        by_episode(space.real[:, columns], success),
-        by_episode(space.sim[kept][:, columns], sim.success[kept]),
+        make_episode_rows(space.real[:, columns], success),
+        make_episode_rows(space.sim[kept][:, columns], sim.success[kept]),
         encoder,
     )
 
 
-def _clip_rows(
+def _embed_clips(
     options: ComparedSides, real: EpisodeSide, sim: EpisodeSide, workspace: Workspace | None
 ) -> tuple[ClipRows, ClipRows, Whitening, ClipSettings, dict[str, Any], list[str]]:
     encoder = open_clip_encoder(options.embedding)
-    ranges, calibrated = stand_in(options.ranges, workspace, [*real.examples, *sim.examples])
-    settings, said = agree(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
+    ranges, calibrated = find_substitute_twin(options.ranges, workspace, [*real.examples, *sim.examples])
+    settings, said = match_clip_settings(real, sim, clip_s=options.clip, ranges=ranges, camera=options.camera)
     raw_real, raw_sim, figures = encode_sides(real, sim, encoder, settings, workspace)
     fitted, rows_of = "the real clips", raw_real.rows
     if options.fit == "union":
@@ -221,6 +226,6 @@ def _clip_rows(
         **figures,
         "settings": settings.to_json(),
         "rate_hz": settings.rate_hz,
-        "space_hash": fitted_hash(figures["hash"], whitening),
+        "space_hash": hash_space(figures["hash"], whitening),
     }
     return rows[0], rows[1], whitening, settings, info, [*said, *calibrated]

@@ -18,13 +18,27 @@ from twinloop.core.files import write_text
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.curate.cells import BOX_CELLS, CellBox
 from twinloop.curate.coverage import CoverageHole
-from twinloop.curate.parameters import ParameterAxis, places
-from twinloop.curate.plan import FillTarget, apart, rounded, same_names, shared_out, steer
-from twinloop.generate.config import make_plan, resolve
+from twinloop.curate.parameters import ParameterAxis, compute_points
+from twinloop.curate.plan import (
+    FillTarget,
+    allocate_episodes,
+    complete_boxes,
+    find_hole_response,
+    round_range,
+    select_separate_targets,
+)
+from twinloop.generate.config import make_plan, resolve_config
 from twinloop.workflows.coverage.axes import GenerationSource, ParameterSpace
-from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult, measure, named_sides
+from twinloop.workflows.coverage.measured import PARAMETERS, CoverageResult, measure, resolve_sides
 from twinloop.workflows.coverage.requests import PlanRequest
-from twinloop.workflows.coverage.words import FEW, box_words, failing_words, findings, hole_place, opening
+from twinloop.workflows.coverage.result_text import (
+    FEW,
+    describe_hole_center,
+    describe_inputs,
+    findings,
+    format_box,
+    format_failure_rate,
+)
 
 _WIDTH = 110  # characters per line of comments
 
@@ -43,7 +57,9 @@ class PlannedFill:
         return {name: list(pair) for name, pair in self.box.items()}
 
 
-def next_file(generated: GenerationSource, fills: Sequence[PlannedFill], *, base: Path | None) -> tuple[str, list[str]]:
+def build_next_file(
+    generated: GenerationSource, fills: Sequence[PlannedFill], *, base: Path | None
+) -> tuple[str, list[str]]:
     """Return the text of the file, and notes on the other changes of the plan.
 
     The plan is compiled once, so the returned file is known to be valid.
@@ -51,17 +67,17 @@ def next_file(generated: GenerationSource, fills: Sequence[PlannedFill], *, base
     Raises:
         InputError: the base is not valid, or the boxes cannot be drawn under its constraints.
     """
-    value = _base(generated, base)
+    value = _load_base_plan(generated, base)
     folder = generated.folder if base is None else base.parent
-    notes = _fitted(value, fills, generated, folder)
+    notes = _insert_boxes(value, fills, generated, folder)
     if base is None:
         notes.append("The plan renders no images: add a render section, or give a file that has one with --base.")
-    config = resolve(value, where="the next plan", folder=folder)
+    config = resolve_config(value, where="the next plan", folder=folder)
     make_plan(config, generated.plan.twin)
-    return _text(value, fills, notes), notes
+    return _format_plan(value, fills, notes), notes
 
 
-def _base(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
+def _load_base_plan(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
     """Return the plan to extend, as plain values."""
     if base is not None:
         value = load_yaml(base)
@@ -77,7 +93,7 @@ def _base(generated: GenerationSource, base: Path | None) -> dict[str, Any]:
     return made
 
 
-def _fitted(
+def _insert_boxes(
     value: dict[str, Any], fills: Sequence[PlannedFill], generated: GenerationSource, folder: Path
 ) -> list[str]:
     """Insert the boxes, and remove settings that conflict with them; return notes on the removed settings."""
@@ -97,7 +113,7 @@ def _fitted(
     section["boxes"] = [{"episodes": fill.episodes, "params": fill.params} for fill in fills]
     kept = []
     for constraint in section.get("constraints", []):
-        refused = [fill for fill in fills if not _possible(value, fill, constraint, generated, folder)]
+        refused = [fill for fill in fills if not _is_feasible(value, fill, constraint, generated, folder)]
         if refused:
             notes.append(
                 f"Removed: the constraint {constraint!r}, which excludes episodes from {refused[0].target.name}, "
@@ -112,14 +128,14 @@ def _fitted(
     return notes
 
 
-def _possible(
+def _is_feasible(
     value: dict[str, Any], fill: PlannedFill, constraint: str, generated: GenerationSource, folder: Path
 ) -> bool:
     """Return whether a constraint allows episodes in a box; tested with a plan of that box alone."""
     alone = copy.deepcopy(value)
     alone["randomization"] |= {"constraints": [constraint], "boxes": [{"episodes": 1, "params": fill.params}]}
     try:
-        make_plan(resolve(alone, where="the next plan", folder=folder), generated.plan.twin)
+        make_plan(resolve_config(alone, where="the next plan", folder=folder), generated.plan.twin)
     except InputError as error:
         if "constraint" not in str(error):
             raise
@@ -127,15 +143,15 @@ def _possible(
     return True
 
 
-def _text(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
+def _format_plan(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequence[str]) -> str:
     """Return the file with comments; the boxes come last, each below its reason."""
     plain = {key: part for key, part in value.items() if key != "randomization"}
     section = {key: part for key, part in value["randomization"].items() if key != "boxes"}
     lines = [
-        *_comment(
+        *_format_comment(
             "Made by `twinloop plan`: boxes for real situations without simulated episodes, and for simulated failures."
         ),
-        *(line for note in notes for line in _comment(note)),
+        *(line for note in notes for line in _format_comment(note)),
         yaml.safe_dump(plain, sort_keys=False, allow_unicode=True).rstrip(),
         "randomization:",
         *(f"  {line}" for line in yaml.safe_dump(section, sort_keys=False, allow_unicode=True).rstrip().splitlines()),
@@ -143,18 +159,18 @@ def _text(value: Mapping[str, Any], fills: Sequence[PlannedFill], notes: Sequenc
     ]
     for fill in fills:
         target = fill.target
-        share = f"{target.mass:.1%} of reality in {target.episodes} episodes{_failing(target)}"
+        share = f"{target.mass:.1%} of reality in {target.episodes} episodes{_format_failures(target)}"
         said = f"{target.name}: {share}; {fill.episodes} episodes of the next run. {target.why}"
-        lines += ["", *_comment(said, indent="    "), f"    - episodes: {fill.episodes}", "      params:"]
+        lines += ["", *_format_comment(said, indent="    "), f"    - episodes: {fill.episodes}", "      params:"]
         lines += [f"        {name}: [{low:.6g}, {high:.6g}]" for name, (low, high) in fill.box.items()]
     return "\n".join(lines) + "\n"
 
 
-def _failing(target: FillTarget) -> str:
-    return f", {failing_words(target.failure, target.judged)} failing" if target.judged else ""
+def _format_failures(target: FillTarget) -> str:
+    return f", {format_failure_rate(target.failure, target.judged)} failing" if target.judged else ""
 
 
-def _comment(text: str, indent: str = "") -> list[str]:
+def _format_comment(text: str, indent: str = "") -> list[str]:
     return [f"{indent}# {line}" for line in textwrap.wrap(text, _WIDTH, break_long_words=False)]
 
 
@@ -175,12 +191,12 @@ def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], in
         raise InputError(f"{output} exists. Choose another --output, or move that one away.")
     if request.holes < 1:
         raise InputError(f"--holes {request.holes}: give 1 or more.")
-    measured = measure(named_sides(request.sides))
+    measured = measure(resolve_sides(request.sides))
     if measured.generated is None or measured.space is None:
         raise InputError(f"There is no plan to extend. {measured.notes[-1]} Give a generated dataset with --sim.")
-    targets = all_targets(measured)
-    chosen = apart(targets, most=request.holes)
-    for line in (*opening(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
+    targets = find_targets(measured)
+    chosen = select_separate_targets(targets, most=request.holes)
+    for line in (*describe_inputs(measured), *measured.notes, "", *findings(measured), "", *target_lines(targets)):
         console.print(line, soft_wrap=True)
     figures: dict[str, Any] = {
         "schema": 1,
@@ -193,8 +209,8 @@ def run_plan(request: PlanRequest, console: Console) -> tuple[dict[str, Any], in
     if not chosen:
         console.print(_NOWHERE if targets else _NOTHING, soft_wrap=True)
         return {**figures, "output": None, "episodes": 0, "boxes": []}, int(bool(targets))
-    fills = _fills(measured, chosen, episodes)
-    text, notes = next_file(measured.generated, fills, base=request.base)
+    fills = _allocate_episodes(measured, chosen, episodes)
+    text, notes = build_next_file(measured.generated, fills, base=request.base)
     for line in notes:
         console.print(line, soft_wrap=True)
     if output is None:
@@ -216,7 +232,7 @@ _NOWHERE = (
 _NOTHING = "Nothing is planned: there is no hole of three or more episodes, and no region where simulation fails."
 
 
-def all_targets(measured: CoverageResult) -> list[FillTarget]:
+def find_targets(measured: CoverageResult) -> list[FillTarget]:
     """Return all targets for new episodes, largest weight first, with a box or the reason why there is none."""
     space = measured.space
     assert space is not None  # noqa: S101 - refused before
@@ -232,7 +248,8 @@ def all_targets(measured: CoverageResult) -> list[FillTarget]:
 def target_lines(targets: Sequence[FillTarget]) -> list[str]:
     """Return one sentence per target."""
     return [
-        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} episodes){_failing(target)}. "
+        f"{number}. {target.name}: {target.mass:.1%} of reality ({target.episodes} "
+        f"episodes){_format_failures(target)}. "
         f"{target.why}"
         for number, target in enumerate(targets, start=1)
     ]
@@ -243,12 +260,12 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
     axes = generated.axes
-    params = places(axes, [member.params for member in measured.sim.members])
-    found = steer(
+    params = compute_points(axes, [member.params for member in measured.sim.members])
+    found = find_hole_response(
         params,
         measured.sim_rows,
         measured.real_rows.rows[hole.clips],
-        reach=np.array([axis.reach for axis in axes]),
+        reach=np.array([axis.normalized_bounds for axis in axes]),
         movable=np.array([axis.movable for axis in axes]),
         seed=measured.options.seed,
     )
@@ -268,7 +285,7 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
     }[found.answer]
     return FillTarget(
         kind="clips",
-        name=f"hole {number} ({hole_place(measured, hole)})",
+        name=f"hole {number} ({describe_hole_center(measured, hole)})",
         box=box,
         why=reason,
         mass=hole.mass,
@@ -281,7 +298,7 @@ def _clip_target(measured: CoverageResult, number: int, hole: CoverageHole) -> F
 
 def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: CellBox) -> FillTarget:
     """Return a hole in the parameter space as a target; its outer cells are extended to the farthest real episode."""
-    inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+    inside = box.contains_points(np.nan_to_num(space.real, nan=-9.0))
     success = measured.real.success if len(measured.real.success) == len(inside) else np.full(len(inside), np.nan)
     known = success[inside][~np.isnan(success[inside])]
     failure = float(1.0 - known.mean()) if len(known) else float("nan")
@@ -297,7 +314,7 @@ def _parameter_target(measured: CoverageResult, space: ParameterSpace, box: Cell
     counts = f"{box.cases} of {len(space.real)} real episodes and {box.controls} of {len(space.sim)} simulated ones"
     return FillTarget(
         kind="parameters",
-        name=box_words(space.axes, box),
+        name=format_box(space.axes, box),
         box=ranges,
         why=f"{counts} are in it (p = {box.p_value:.2g}).",
         mass=mass,
@@ -313,7 +330,7 @@ def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBo
     judged = box.cases + box.controls
     failure = box.cases / judged
     if set(box.axes) <= set(space.known):
-        inside = box.holds(np.nan_to_num(space.real, nan=-9.0))
+        inside = box.contains_points(np.nan_to_num(space.real, nan=-9.0))
         mass, episodes, said = float(inside.mean()), int(inside.sum()), "of reality"
     else:
         mass, episodes, said = (
@@ -328,7 +345,7 @@ def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBo
     }
     return FillTarget(
         kind="failures",
-        name=f"failures with {box_words(space.axes, box)}",
+        name=f"failures with {format_box(space.axes, box)}",
         box=ranges,
         why=f"{box.cases} of {judged} simulated episodes fail there (p = {box.p_value:.2g}); {mass:.1%} {said}.",
         mass=mass,
@@ -341,13 +358,13 @@ def _failure_target(measured: CoverageResult, space: ParameterSpace, box: CellBo
 
 def _si_range(axis: ParameterAxis, low: float, high: float) -> tuple[float, float]:
     ends = axis.to_si(np.array([low, high]))
-    return rounded(float(ends.min()), float(ends.max()), axis.bounds)
+    return round_range(float(ends.min()), float(ends.max()), axis.bounds)
 
 
-def _fills(measured: CoverageResult, chosen: Sequence[FillTarget], episodes: int) -> list[PlannedFill]:
+def _allocate_episodes(measured: CoverageResult, chosen: Sequence[FillTarget], episodes: int) -> list[PlannedFill]:
     generated = measured.generated
     assert generated is not None  # noqa: S101 - refused before
     ranges = {axis.name: (axis.low, axis.high) for axis in generated.axes}
-    boxes = same_names([target.box for target in chosen], ranges)
-    counts = shared_out(episodes, [target.weight for target in chosen])
+    boxes = complete_boxes([target.box for target in chosen], ranges)
+    counts = allocate_episodes(episodes, [target.weight for target in chosen])
     return [PlannedFill(target=t, box=b, episodes=n) for t, b, n in zip(chosen, boxes, counts, strict=True)]

@@ -14,17 +14,17 @@ from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.coverage import clip_map, clip_traces, success_rows
 from twinloop.stats import Interval
 from twinloop.workflows.coverage.axes import ParameterSpace
-from twinloop.workflows.coverage.measured import CoverageResult, shown_map
-from twinloop.workflows.coverage.sides import ClipSettings, clips_of
-from twinloop.workflows.coverage.words import (
+from twinloop.workflows.coverage.measured import CoverageResult, project_clips
+from twinloop.workflows.coverage.result_text import (
     FEW,
-    box_words,
-    failing_words,
+    describe_hole_center,
+    describe_inputs,
     findings,
-    hole_place,
-    opening,
+    format_box,
+    format_failure_rate,
     parameter_lines,
 )
+from twinloop.workflows.coverage.sides import ClipSettings, cut_episode_clips
 
 _HOLES = 5  # holes with plots (our choice)
 _CLIPS = 6  # clips of a hole in the plot
@@ -47,27 +47,29 @@ def coverage_sections(page: ReportPage, measured: CoverageResult) -> None:
 def _summary(page: ReportPage, measured: CoverageResult) -> None:
     figures = measured.coverage.figures
     page.section("How much of reality does simulation cover?", " ".join(findings(measured)))
-    page.figures(
+    page.key_metrics(
         [
-            _key("of reality covered", figures.coverage),
-            _key("recall of reality", figures.recall),
-            _key("precision of simulation", figures.precision),
+            _percent_metric("of reality covered", figures.coverage),
+            _percent_metric("recall of reality", figures.recall),
+            _percent_metric("precision of simulation", figures.precision),
             KeyMetric(
-                label="holes", value=len(measured.holes), source=f"{int(measured.coverage.uncovered.sum())} real clips"
+                label="holes",
+                value=len(measured.holes),
+                source=f"{int(measured.coverage.uncovered_mask.sum())} real clips",
             ),
         ]
     )
-    for line in (*(f"{line}." for line in opening(measured)), *measured.notes):
+    for line in (*(f"{line}." for line in describe_inputs(measured)), *measured.notes):
         page.text(line)
 
 
-def _key(label: str, interval: Interval) -> KeyMetric:
+def _percent_metric(label: str, interval: Interval) -> KeyMetric:
     ends = f"{100 * float(interval.low):.1f} to {100 * float(interval.high):.1f} %, over episodes"
     return KeyMetric(label=label, value=round(100 * float(interval.estimate), 1), unit="%", source=ends)
 
 
 def _map(page: ReportPage, measured: CoverageResult) -> None:
-    real, sim, axes = shown_map(measured)
+    real, sim, axes = project_clips(measured)
     rows = measured.real_rows
     hover = [
         f"{_title(measured, int(e))}, frame {int(f)}<br>{r:.2f} × the distance to its real neighbours"
@@ -78,7 +80,7 @@ def _map(page: ReportPage, measured: CoverageResult) -> None:
         "Clips that are close on this projection can be far from each other in the full space, which coverage uses.",
     )
     holes = [hole.clips.tolist() for hole in measured.holes]
-    page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered, hover))
+    page.plot(clip_map(real, sim, axes, holes, measured.coverage.uncovered_mask, hover))
     page.table(
         ["hole", "% of reality", "episodes", "distance", "failing", "clip in its middle"],
         [
@@ -87,8 +89,8 @@ def _map(page: ReportPage, measured: CoverageResult) -> None:
                 100 * hole.mass,
                 hole.episodes,
                 hole.distance,
-                failing_words(hole.failure, hole.judged),
-                hole_place(measured, hole),
+                format_failure_rate(hole.failure, hole.judged),
+                describe_hole_center(measured, hole),
             ]
             for number, hole in enumerate(measured.holes[:20], start=1)
         ],
@@ -102,20 +104,20 @@ def _title(measured: CoverageResult, episode: int) -> str:
 
 
 def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: CoverageHole) -> None:
-    failed = failing_words(hole.failure, hole.judged)
+    failed = format_failure_rate(hole.failure, hole.judged)
     failing = f" Of its {hole.judged} judged episodes {failed} failed." if hole.judged else ""
     page.section(
         f"Hole {number}",
         f"{hole.mass:.1%} of reality, {len(hole.clips)} clips of {hole.episodes} episodes, {hole.distance:.3g} times "
         f"as far from the nearest simulated clip as from real neighbours.{failing} In its middle: "
-        f"{hole_place(measured, hole)}.",
+        f"{describe_hole_center(measured, hole)}.",
     )
     if measured.whitening is None:
         return
-    strip = _strip(measured, hole.clips[:_PICTURES], real=True)
+    strip = _build_image_strip(measured, hole.clips[:_PICTURES], real=True)
     if strip is not None:
         page.image(strip, "The middle image of clips of this hole, the most typical first, from the robot's camera.")
-        theirs = _strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
+        theirs = _build_image_strip(measured, measured.coverage.nearest_sim[hole.clips[:_PICTURES]], real=False)
         if theirs is not None:
             page.image(theirs, "The middle image of the simulated clip nearest to each of them.")
         return
@@ -136,13 +138,13 @@ def _hole(page: ReportPage, measured: CoverageResult, number: int, hole: Coverag
 def _clip(measured: CoverageResult, row: int, settings: ClipSettings, *, real: bool) -> NDArray[np.float64]:
     """Return the positions of one clip ``(nframe, n)``, read again."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
-    clips = clips_of(side.members[int(rows.episode[row])], settings)
+    clips = cut_episode_clips(side.members[int(rows.episode[row])], settings)
     assert clips is not None  # noqa: S101 - the clip was cut from it
     place = int(np.flatnonzero(clips.first == rows.first[row])[0])
     return clips.motion.position[place]
 
 
-def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
+def _build_image_strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) -> NDArray[np.uint8] | None:
     """Return images of the middle of clips of one side, next to each other; None if there are no images."""
     side, rows = (measured.real, measured.real_rows) if real else (measured.sim, measured.sim_rows)
     made = []
@@ -154,7 +156,7 @@ def _strip(measured: CoverageResult, clips: NDArray[np.int64], *, real: bool) ->
         camera = measured.options.camera or recording.cameras[0]
         frame = min(int(rows.first[row]) + frames, recording.frames - 1)
         try:
-            made.append(recording.pictures(camera, [frame])[0])
+            made.append(recording.read_images(camera, [frame])[0])
         except TwinloopError:  # if images are missing, the page shows plots instead
             return None
     size = made[0].shape
@@ -166,7 +168,7 @@ def _parameters(page: ReportPage, measured: CoverageResult) -> None:
     assert space is not None  # noqa: S101 - called only if there is one
     page.section("The parameter space", "\n\n".join(parameter_lines(measured)))
     rows = [
-        [what, box_words(space.axes, box), box.cases, box.controls, box.p_value]
+        [what, format_box(space.axes, box), box.cases, box.controls, box.p_value]
         for what, boxes in (("real, not simulated", space.holes), ("failures", space.failures))
         for box in boxes
     ]
@@ -179,7 +181,7 @@ def _parameters(page: ReportPage, measured: CoverageResult) -> None:
         by_name.setdefault(cell.name, []).append(cell)
     held = {space.axes[i].name for box in (*space.holes, *space.failures) for i in box.axes}
     order = sorted(
-        by_name, key=lambda name: (name not in held, -_telling(by_name[name], len(space.real), len(space.sim)))
+        by_name, key=lambda name: (name not in held, -_difference_score(by_name[name], len(space.real), len(space.sim)))
     )
     for name in order[:_CELL_PLOTS]:
         page.plot(_cell_plot(by_name[name], len(space.real) if space.known else 0, len(space.sim)))
@@ -210,7 +212,7 @@ def _pairs(page: ReportPage, space: ParameterSpace) -> None:
     )
 
 
-def _telling(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
+def _difference_score(cells: list[ParameterCell], nreal: int, nsim: int) -> float:
     """Return a rank of a parameter: the summed difference of both sides plus the range of success rates."""
     shares = sum(abs(cell.real / max(nreal, 1) - cell.sim / max(nsim, 1)) for cell in cells) if nreal else 0.0
     rates = [cell.rate for cell in cells if cell.judged]

@@ -13,7 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.naming import MOST_ROWS
+from twinloop.catalog.episode_lookup import MOST_ROWS
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, LogError
 from twinloop.core.records import Episode
@@ -23,10 +23,10 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.logs.resampling import resample
 from twinloop.encoders.clips import ClipBatch, ClipEncoder, space_hash
 from twinloop.encoders.trajectory import cut_clips
-from twinloop.gap.trajectories.match import even, match, only_channels, select_channels
+from twinloop.gap.trajectories.match import has_even_rate, match_clips, select_channels, select_units
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_log
-from twinloop.workflows.gap.data import in_ranges
+from twinloop.workflows.gap.data import apply_joint_ranges
 
 MOST_EPISODES = 20_000  # per side; of more, a random sample is used, because every pair of clips is compared
 
@@ -86,8 +86,8 @@ def folder_side(references: Sequence[str], *, what: str, seed: int = 0) -> Episo
     """
     if not references:
         raise InputError(f"No {what} episodes were named. Give --{what} LOG, or --workspace with --{what}-where.")
-    members = [member for reference in references for member in _members(reference)]
-    return _side(" and ".join(references), members, what, seed)
+    members = [member for reference in references for member in _load_members(reference)]
+    return _build_side(" and ".join(references), members, what, seed)
 
 
 def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0) -> EpisodeSide:
@@ -106,11 +106,11 @@ def workspace_side(workspace: Workspace, where: str, *, what: str, seed: int = 0
     rows = workspace.query(sql, most_rows=MOST_ROWS).to_pylist()
     names = [str(row["episode_id"]) for row in rows]
     success = {str(row["episode_id"]): row["success"] for row in rows if row["success"] is not None}
-    members = _located(workspace, names, success, _workspace_params(workspace, names))
-    return _side(f"{workspace.root.name}, {where}", members, what, seed)
+    members = _locate_members(workspace, names, success, _workspace_params(workspace, names))
+    return _build_side(f"{workspace.root.name}, {where}", members, what, seed)
 
 
-def _side(label: str, members: list[SideEpisode], what: str, seed: int) -> EpisodeSide:
+def _build_side(label: str, members: list[SideEpisode], what: str, seed: int) -> EpisodeSide:
     if not members:
         raise InputError(f"{label} has no episode for --{what}. In a workspace, `twinloop query` lists the episodes.")
     notes: tuple[str, ...] = ()
@@ -121,11 +121,11 @@ def _side(label: str, members: list[SideEpisode], what: str, seed: int) -> Episo
     return EpisodeSide(label=label, members=tuple(members), notes=notes)
 
 
-def _members(reference: str) -> list[SideEpisode]:
+def _load_members(reference: str) -> list[SideEpisode]:
     path = Path(reference)
     info = path / layout.INFO
     if info.is_file() and str(read_json(info).get("codebase_version", "")).startswith("v3"):
-        return [_of(recording, path) for recording in open_recordings(path)]
+        return [_make_member(recording, path) for recording in open_recordings(path)]
     log = open_log(reference)
     return [
         SideEpisode(
@@ -140,10 +140,10 @@ def _members(reference: str) -> list[SideEpisode]:
     ]
 
 
-def _of(recording: RecordedEpisode, folder: Path, params: Mapping[str, float] | None = None) -> SideEpisode:
+def _make_member(recording: RecordedEpisode, folder: Path, params: Mapping[str, float] | None = None) -> SideEpisode:
     def load() -> Episode:
         episode = recording.episode
-        recording.forget()
+        recording.free_arrays()
         return episode
 
     return SideEpisode(
@@ -157,7 +157,7 @@ def _of(recording: RecordedEpisode, folder: Path, params: Mapping[str, float] | 
     )
 
 
-def _located(
+def _locate_members(
     workspace: Workspace,
     names: Sequence[str],
     success: Mapping[str, bool],
@@ -173,7 +173,7 @@ def _located(
     for name in names:
         batch, index = places[name]
         made = open_recordings(readers[batch], [index], batch=batch, episode_ids=[name], successes=success)
-        members.append(_of(made[0], readers[batch].path, params[name]))
+        members.append(_make_member(made[0], readers[batch].path, params[name]))
     return members
 
 
@@ -187,7 +187,7 @@ def _workspace_params(workspace: Workspace, names: Sequence[str]) -> dict[str, d
     return found
 
 
-def stand_in(
+def find_substitute_twin(
     named: str | None, workspace: Workspace | None, examples: Sequence[SideEpisode]
 ) -> tuple[Twin | None, list[str]]:
     """Return the twin whose ranges replace missing calibrations, or None if not needed or available; and notes.
@@ -244,7 +244,7 @@ class ClipSettings:
         return plain | {"ranges": "" if self.ranges is None else self.ranges.hash}
 
 
-def agree(
+def match_clip_settings(
     real: EpisodeSide, sim: EpisodeSide, *, clip_s: float, ranges: Twin | None, camera: str | None
 ) -> tuple[ClipSettings, tuple[str, ...]]:
     """Return settings under which clips of both sides are comparable, and notes on the necessary conversions.
@@ -254,8 +254,8 @@ def agree(
     Raises:
         LogError, UnitsError: the sides cannot be compared; the message states why.
     """
-    shown = [[_calibrated(member.load(), ranges) for member in side.examples] for side in (real, sim)]
-    matched = match(shown[0], shown[1], clip_s=clip_s)
+    shown = [[_apply_ranges(member.load(), ranges) for member in side.examples] for side in (real, sim)]
+    matched = match_clips(shown[0], shown[1], clip_s=clip_s)
     clips = matched.real
     settings = ClipSettings(
         clip_s=clip_s,
@@ -270,38 +270,40 @@ def agree(
     return settings, matched.notes
 
 
-def clips_of(member: SideEpisode, settings: ClipSettings) -> ClipBatch | None:
+def cut_episode_clips(member: SideEpisode, settings: ClipSettings) -> ClipBatch | None:
     """Return the clips of one episode; None if it is shorter than one clip.
 
     Raises:
         LogError, UnitsError: it lacks a channel, or cannot be converted to these units.
     """
-    episode = _calibrated(member.load(), settings.ranges)
+    episode = _apply_ranges(member.load(), settings.ranges)
     missing = [name for name in settings.channels if name not in episode.joints]
     if missing:
         raise LogError(
             f"{member.title} lacks {', '.join(missing)}, which the other episodes have. Leave this episode out."
         )
-    pieces = [episode] if even(episode, settings.rate_hz) else resample(episode, settings.rate_hz)
+    pieces = [episode] if has_even_rate(episode, settings.rate_hz) else resample(episode, settings.rate_hz)
     nframe = round(settings.clip_s * settings.rate_hz)
     chosen = [select_channels(piece, settings.channels) for piece in pieces if len(piece) >= nframe]
     if not chosen:
         return None
-    maps = [only_channels(piece.units, settings.channels) if settings.si else None for piece in chosen]
+    maps = [select_units(piece.units, settings.channels) if settings.si else None for piece in chosen]
     motion = cut_clips(chosen, maps, rate_hz=settings.rate_hz, clip_s=settings.clip_s, names=settings.channels)
     begins = [
         piece.time[k : k + nframe : nframe - 1] for piece in chosen for k in range(0, len(piece) - nframe + 1, nframe)
     ]
     frames = np.clip(np.searchsorted(episode.time, np.array(begins) - 1e-9), 0, len(episode) - 1)
-    return ClipBatch(motion=motion, first=frames[:, 0], last=frames[:, 1], pictures=_pictures(member, settings.camera))
+    return ClipBatch(
+        motion=motion, first=frames[:, 0], last=frames[:, 1], pictures=_make_image_reader(member, settings.camera)
+    )
 
 
-def _pictures(member: SideEpisode, camera: str | None) -> Any:
+def _make_image_reader(member: SideEpisode, camera: str | None) -> Any:
     recording = member.recording
     if recording is None or not recording.cameras:
         return None
     name = camera or recording.cameras[0]
-    return lambda frames: recording.pictures(name, frames)
+    return lambda frames: recording.read_images(name, frames)
 
 
 def encode_sides(
@@ -315,26 +317,26 @@ def encode_sides(
     """
     name = space_hash(encoder, settings.to_json())
     members = {member.episode_id: member for side in (real, sim) for member in side.members}
-    known = {} if workspace is None else _stored(workspace, name, members)
-    made = {key: _encoded(member, encoder, settings) for key, member in members.items() if key not in known}
+    known = {} if workspace is None else _load_stored_vectors(workspace, name, members)
+    made = {key: _encode_episode(member, encoder, settings) for key, member in members.items() if key not in known}
     if workspace is not None and any(len(rows) for _, _, rows in made.values()):
-        _store(workspace, encoder.name, name, made)
+        _store_vectors(workspace, encoder.name, name, made)
     rows = known | made
-    sides = [_rows(side, rows, settings.clip_s) for side in (real, sim)]
+    sides = [_collect_clip_rows(side, rows, settings.clip_s) for side in (real, sim)]
     return sides[0], sides[1], {"hash": name, "encoded": len(made), "known": len(known)}
 
 
 Encoded = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32]]
 
 
-def _encoded(member: SideEpisode, encoder: ClipEncoder, settings: ClipSettings) -> Encoded:
-    clips = clips_of(member, settings)
+def _encode_episode(member: SideEpisode, encoder: ClipEncoder, settings: ClipSettings) -> Encoded:
+    clips = cut_episode_clips(member, settings)
     if clips is None:
         return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64), np.empty((0, 0), dtype=np.float32)
     return clips.first, clips.last, encoder.encode(clips).astype(np.float32)
 
 
-def _rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows:
+def _collect_clip_rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s: float) -> ClipRows:
     parts = [encoded[member.episode_id] for member in side.members]
     counts = [len(rows) for _, _, rows in parts]
     if not sum(counts):
@@ -347,7 +349,9 @@ def _rows(side: EpisodeSide, encoded: Mapping[str, Encoded], clip_s: float) -> C
     )
 
 
-def _stored(workspace: Workspace, encoder_hash: str, wanted: Mapping[str, SideEpisode]) -> dict[str, Encoded]:
+def _load_stored_vectors(
+    workspace: Workspace, encoder_hash: str, wanted: Mapping[str, SideEpisode]
+) -> dict[str, Encoded]:
     table = workspace.query(
         "SELECT episode_id, first_frame, last_frame, vector FROM embeddings WHERE encoder_hash = ? "
         "ORDER BY episode_id, first_frame",
@@ -367,7 +371,7 @@ def _stored(workspace: Workspace, encoder_hash: str, wanted: Mapping[str, SideEp
     return found
 
 
-def _store(workspace: Workspace, name: str, encoder_hash: str, made: Mapping[str, Encoded]) -> None:
+def _store_vectors(workspace: Workspace, name: str, encoder_hash: str, made: Mapping[str, Encoded]) -> None:
     started = datetime.now(UTC)
     kept = [(key, *part) for key, part in made.items() if len(part[2])]
     counts = [len(rows) for *_, rows in kept]
@@ -387,11 +391,11 @@ def _store(workspace: Workspace, name: str, encoder_hash: str, made: Mapping[str
     workspace.append("embeddings", table, run_id=run_id)
 
 
-def _calibrated(episode: Episode, ranges: Twin | None) -> Episode:
-    return episode if ranges is None else in_ranges(episode, ranges)
+def _apply_ranges(episode: Episode, ranges: Twin | None) -> Episode:
+    return episode if ranges is None else apply_joint_ranges(episode, ranges)
 
 
-def by_episode(points: NDArray[np.float64], success: Sequence[float] | NDArray[np.float64]) -> ClipRows:
+def make_episode_rows(points: NDArray[np.float64], success: Sequence[float] | NDArray[np.float64]) -> ClipRows:
     """Return points of the parameter space as rows, one per episode."""
     count = len(points)
     return ClipRows(

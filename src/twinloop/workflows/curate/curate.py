@@ -11,21 +11,21 @@ import pyarrow as pa
 from rich.console import Console
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.episode_lookup import MOST_ROWS, resolve_episodes
 from twinloop.catalog.label_checks import YES
-from twinloop.catalog.naming import MOST_ROWS, resolve
 from twinloop.catalog.schema import SCORES
-from twinloop.core.console import counted
+from twinloop.core.console import show_progress
 from twinloop.core.errors import InputError
-from twinloop.core.pool import LocalProcesses, cores
+from twinloop.core.pool import LocalProcesses, count_cores
 from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck
 from twinloop.curate.recording import RecordedEpisode, open_recordings
-from twinloop.curate.registry import open_checks, with_readable
+from twinloop.curate.registry import add_readable_check, open_checks
 from twinloop.curate.run import score_all, scores_table
 from twinloop.report import ReportPage
-from twinloop.workflows.curate.report import curate_section, print_curated, print_scores
+from twinloop.workflows.curate.report import curate_section, print_result, print_scores
 from twinloop.workflows.curate.requests import CurateRequest
-from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, figure_names, require_fit
-from twinloop.workflows.run.results import check_names, claim_output, judge, parse_conditions, write_run
+from twinloop.workflows.curate.scores import CatalogTwins, CurateResult, metric_names, require_matching_twin
+from twinloop.workflows.run.results import check_conditions, check_names, claim_output, parse_conditions, write_run
 
 _FEW = 32  # smallest number of recordings for which several processes are faster than one
 
@@ -49,28 +49,28 @@ def run_curate(request: CurateRequest, console: Console) -> tuple[dict[str, Any]
     try:
         named = request.twin or (str(held.config.get("twin") or "") if held is not None else "")
         twins = CatalogTwins(named=named)
-        checks = with_readable(open_checks(_only(request), twins), twins)
-        check_names(conditions, figure_names(checks))
+        checks = add_readable_check(open_checks(_requested_checks(request), twins), twins)
+        check_names(conditions, metric_names(checks))
         recordings = open_recordings(dataset) if dataset is not None else []
         if held is not None:
-            recordings = _chosen(held, recordings, where)
+            recordings = _select_recordings(held, recordings, where)
         if not recordings:
             raise InputError(f"There is no episode to score in {dataset or request.workspace or 'the workspace'}.")
-        for line in require_fit(request.twin, recordings) if request.twin else ():
+        for line in require_matching_twin(request.twin, recordings) if request.twin else ():
             console.print(line, soft_wrap=True)
-        scores = _scored(recordings, checks, request.workers)
+        scores = _score_recordings(recordings, checks, request.workers)
         curated = CurateResult(
             label=str(dataset or (held.root if held else "")), recordings=recordings, checks=checks, scores=scores,
             where=where,
         )  # fmt: skip
-        figures = _figures(curated)
+        figures = _collect_metrics(curated)
         if held is not None:
-            _remember(held, curated, request.output, figures, started)
+            _store_scores(held, curated, request.output, figures, started)
     finally:
         if held is not None:
             held.close()
-    print_curated(console, curated, stored=held is not None)
-    return _end(curated, figures, request.output, conditions, console)
+    print_result(console, curated, stored=held is not None)
+    return _write_and_judge(curated, figures, request.output, conditions, console)
 
 
 def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any], int]:
@@ -80,9 +80,9 @@ def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any
         UnknownNameError: there is no such episode.
         InputError: there is no such workspace, or the episode was never scored.
     """
-    episode, only = request.show, _only(request)
+    episode, only = request.show, _requested_checks(request)
     with Workspace.open(request.workspace) as held:
-        (name,) = resolve(held, [episode])
+        (name,) = resolve_episodes(held, [episode])
         rows = held.query("SELECT * FROM scores WHERE episode_id = ?", [name]).to_pylist()
     chosen = [row for row in rows if not only or row["check"] in only or row["check"].partition("/")[0] in only]
     if not chosen:
@@ -92,12 +92,12 @@ def show_scores(request: CurateRequest, console: Console) -> tuple[dict[str, Any
     return {"schema": 1, "verb": "curate", "episode": name, "scores": chosen}, 0
 
 
-def _only(request: CurateRequest) -> list[str]:
+def _requested_checks(request: CurateRequest) -> list[str]:
     """Return the requested checks and families; empty means all."""
     return [word.strip() for word in request.checks.split(",") if word.strip()]
 
 
-def _chosen(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
+def _select_recordings(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> list[RecordedEpisode]:
     """Return the workspace's episodes: those in ``given``, or those that meet the condition."""
     # The user's own condition; the query is read-only.
     sql = f"SELECT episode_id, batch, episode_index FROM episodes WHERE {where or 'TRUE'}"  # noqa: S608
@@ -117,13 +117,15 @@ def _chosen(held: Workspace, given: Sequence[RecordedEpisode], where: str) -> li
     return made
 
 
-def _scored(recordings: Sequence[RecordedEpisode], checks: Sequence[EpisodeCheck], workers: int) -> list[CheckScore]:
-    count = workers or (cores() if len(recordings) >= _FEW else 1)
-    with LocalProcesses(count) as engine, counted(label="episodes", total=len(recordings)) as done:
+def _score_recordings(
+    recordings: Sequence[RecordedEpisode], checks: Sequence[EpisodeCheck], workers: int
+) -> list[CheckScore]:
+    count = workers or (count_cores() if len(recordings) >= _FEW else 1)
+    with LocalProcesses(count) as engine, show_progress(label="episodes", total=len(recordings)) as done:
         return score_all(recordings, checks, engine, done=done)
 
 
-def _figures(curated: CurateResult) -> dict[str, Any]:
+def _collect_metrics(curated: CurateResult) -> dict[str, Any]:
     names = {recording.episode_id: recording for recording in curated.recordings}
     return {
         "schema": 1,
@@ -142,17 +144,17 @@ def _figures(curated: CurateResult) -> dict[str, Any]:
     }
 
 
-def _remember(
+def _store_scores(
     held: Workspace, curated: CurateResult, output: Path | None, figures: Mapping[str, Any], started: datetime
 ) -> None:
     short = {key: value for key, value in figures.items() if key not in ("scores", "headline")}
     arguments = ["--checks", *(check.name for check in curated.checks), "--where", curated.where]
     run_id = held.record_run("curate", output, short, started, datetime.now(UTC), arguments)
     scores = scores_table(curated.scores, curated.checks, run_id)
-    held.append("scores", pa.concat_tables([scores, _of_other_checks(held, curated, run_id)]), run_id=run_id)
+    held.append("scores", pa.concat_tables([scores, _unreadable_rows(held, curated, run_id)]), run_id=run_id)
 
 
-def _of_other_checks(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
+def _unreadable_rows(held: Workspace, curated: CurateResult, run_id: str) -> pa.Table:
     """Return rows that mark earlier scores of other checks as unreadable, for episodes that cannot be read now."""
     reasons = {recording.episode_id: reason for recording, reason in curated.unreadable}
     names = ", ".join("?" * len(reasons))
@@ -169,13 +171,13 @@ def _of_other_checks(held: Workspace, curated: CurateResult, run_id: str) -> pa.
     return pa.Table.from_pylist(rows, schema=SCORES.schema)
 
 
-def _end(
+def _write_and_judge(
     curated: CurateResult, figures: dict[str, Any], output: Path | None, conditions: Sequence[Any], console: Console
 ) -> tuple[dict[str, Any], int]:
     if output is not None:
         page = ReportPage("Quality of episodes", f"{curated.label}; {len(curated.recordings)} episodes")
         figures = write_run(output, figures, page, lambda made: curate_section(made, curated), console)
-    verdict = judge(conditions, {figure.name: figure for figure in curated.headline()})
+    verdict = check_conditions(conditions, {figure.name: figure for figure in curated.headline()})
     for line in verdict.lines():
         console.print(line, soft_wrap=True)
     return {**figures, "failed": verdict.to_json()}, verdict.code

@@ -11,11 +11,11 @@ from pathlib import Path
 
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.headline import HeadlineMetric
-from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck, worst
+from twinloop.curate.check import VERDICTS, CheckScore, EpisodeCheck, select_worst_scores
 from twinloop.curate.recording import RecordedEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.generate.config import GenerateConfig
-from twinloop.generate.replay import root_config
+from twinloop.generate.replay import read_root_config
 from twinloop.twin import Twin, load_twin
 
 WRONG = ("bad", "suspect")
@@ -34,15 +34,18 @@ class CurateResult:
     @functools.cached_property
     def by_verdict(self) -> dict[str, int]:
         """Number of episodes by their worst verdict, worst first."""
-        return counted_verdicts(worst(self.scores).values())
+        return count_verdicts(select_worst_scores(self.scores).values())
 
     @functools.cached_property
     def by_check(self) -> dict[str, dict[str, CheckScore]]:
         """The worst score of each episode, by check."""
-        return {check.name: worst(score for score in self.scores if score.check == check.name) for check in self.checks}
+        return {
+            check.name: select_worst_scores(score for score in self.scores if score.check == check.name)
+            for check in self.checks
+        }
 
     @functools.cached_property
-    def ranked(self) -> list[tuple[RecordedEpisode, list[CheckScore]]]:
+    def ranked_episodes(self) -> list[tuple[RecordedEpisode, list[CheckScore]]]:
         """Suspect and bad episodes with their scores, worst first; findings that few episodes have come first."""
         common = {name: sum(score.verdict in WRONG for score in said.values()) for name, said in self.by_check.items()}
         wrong: dict[str, list[CheckScore]] = {}
@@ -89,13 +92,13 @@ class CurateResult:
         return f"SELECT episode_id FROM episodes WHERE {f'({self.where}) AND ' if self.where else ''}{good}"  # noqa: S608 - text for a person
 
 
-def figure_names(checks: Sequence[EpisodeCheck]) -> list[str]:
+def metric_names(checks: Sequence[EpisodeCheck]) -> list[str]:
     """Return the names of the metrics of `CurateResult.headline`, before any episode is scored."""
     told = [verdict for verdict in VERDICTS if verdict != "good"]
     return [*told, "share_bad", *(f"{verdict}/{check.name}" for check in checks for verdict in WRONG)]
 
 
-def counted_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
+def count_verdicts(scores: Iterable[CheckScore]) -> dict[str, int]:
     """Return the number of scores with each verdict, worst first."""
     counts = Counter(score.verdict for score in scores)
     return {verdict: counts[verdict] for verdict in VERDICTS}
@@ -114,15 +117,15 @@ class CatalogTwins:
     def __call__(self, recording: RecordedEpisode) -> Twin:
         """Return the twin; raise `InputError` if there is none."""
         if recording.provenance is not None and recording.provenance.twin_hash:
-            found = _made_with(recording.reader.path)
+            found = _load_generation_twin(recording.reader.path)
             if found is not None and found.hash == recording.provenance.twin_hash:
                 return found
         if not self.named:
             raise InputError(f"{recording.where} names no twin. Give one with --twin.")
-        return _loaded(self.named)
+        return _load_cached_twin(self.named)
 
 
-def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[str]:
+def require_matching_twin(reference: str, recordings: Sequence[RecordedEpisode]) -> list[str]:
     """Return one line for each batch with joints that the twin given by the user lacks.
 
     Args:
@@ -133,8 +136,8 @@ def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[s
         InputError: the twin has no joint of any batch.
         UnknownNameError: there is no such twin.
     """
-    twin, firsts = _loaded(reference), {recording.batch: recording for recording in reversed(recordings)}
-    asked = {batch: joints for batch, recording in sorted(firsts.items()) if (joints := _joints_to_hold(recording))}
+    twin, firsts = _load_cached_twin(reference), {recording.batch: recording for recording in reversed(recordings)}
+    asked = {batch: joints for batch, recording in sorted(firsts.items()) if (joints := _real_joints(recording))}
     known = set(twin.robot.joints)
     if asked and known.isdisjoint(*asked.values()):
         batch, joints = next(iter(asked.items()))
@@ -149,7 +152,7 @@ def require_fit(reference: str, recordings: Sequence[RecordedEpisode]) -> list[s
     ]
 
 
-def _joints_to_hold(recording: RecordedEpisode) -> tuple[str, ...]:
+def _real_joints(recording: RecordedEpisode) -> tuple[str, ...]:
     """Return the joints of a real episode; empty for a simulated one, and for one that cannot be read."""
     with contextlib.suppress(TwinloopError):
         if recording.provenance is None or not recording.provenance.twin_hash:
@@ -158,15 +161,15 @@ def _joints_to_hold(recording: RecordedEpisode) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=4)
-def _loaded(reference: str) -> Twin:
+def _load_cached_twin(reference: str) -> Twin:
     return load_twin(reference)
 
 
 @functools.lru_cache(maxsize=4)
-def _made_with(folder: Path) -> Twin | None:
+def _load_generation_twin(folder: Path) -> Twin | None:
     """Return the twin that a dataset was generated with, or None if it is not recorded or cannot be loaded."""
     try:
-        config = root_config(DatasetReader(folder))
+        config = read_root_config(DatasetReader(folder))
         return load_twin(GenerateConfig.model_validate(config["generate"]).twin) if "generate" in config else None
     except (TwinloopError, ValueError):
         return None

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.frozen import DatasetVersion, difference
-from twinloop.catalog.naming import LEAST, resolve
+from twinloop.catalog.dataset_versions import DatasetVersion, compare_versions
+from twinloop.catalog.episode_lookup import LEAST, resolve_episodes
 from twinloop.core.errors import DatasetError, InputError, UnknownNameError
 from twinloop.dataset.edit.writing import write_selection
 from twinloop.workflows.data.requests import (
@@ -84,9 +84,9 @@ def overview(_: DatasetsListRequest, ws: Workspace, console: Console) -> dict[st
 @in_workspace
 def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Print the composition of a dataset, how it was selected, and which policies it trained."""
-    found = ws.frozen(request.dataset)
-    parts = {name: _counts(ws, found, expression) for name, expression in _PARTS.items()}
-    totals = _totals(ws, found)
+    found = ws.find_dataset_version(request.dataset)
+    parts = {name: _count_groups(ws, found, expression) for name, expression in _PARTS.items()}
+    totals = _compute_totals(ws, found)
     policies = ws.query(
         "SELECT p.policy, p.name FROM policy_datasets d JOIN policies p ON p.policy = d.policy WHERE d.dataset = ?",
         [found.hash],
@@ -111,7 +111,7 @@ def show(request: DatasetsShowRequest, ws: Workspace, console: Console) -> dict[
 @in_workspace
 def compare(request: DatasetsDiffRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Print the episodes that only one of two datasets has."""
-    found = difference(ws, request.first, request.second)
+    found = compare_versions(ws, request.first, request.second)
     sides = ((found.first, found.only_first), (found.second, found.only_second))
     console.print(f"{found.both} episodes in both")
     for dataset, only in sides:
@@ -145,11 +145,11 @@ def trace(request: DatasetsLineageRequest, ws: Workspace, console: Console) -> d
         {"word": request.what},
     ).to_pylist()
     if policy:
-        return _of_policy(ws, policy, request.what, console)
+        return _trace_policy(ws, policy, request.what, console)
     try:
-        dataset = ws.frozen(request.what)
+        dataset = ws.find_dataset_version(request.what)
     except UnknownNameError:
-        return _of_episode(ws, _episode(ws, request.what), console)
+        return _trace_episode(ws, _resolve_episode(ws, request.what), console)
     rows = ws.query(
         "SELECT b.policy, p.name, nullif(b.base, b.policy) AS base FROM policy_datasets d JOIN policy_bases b ON "
         "b.base = d.policy JOIN policies p ON p.policy = b.policy WHERE d.dataset = ? ORDER BY ALL",
@@ -170,9 +170,9 @@ def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Con
     Raises:
         DatasetError: an episode is in no known folder; or see `dataset.edit.writing.write_selection`.
     """
-    found = ws.frozen(request.dataset)
+    found = ws.find_dataset_version(request.dataset)
     how = {"codec": request.codec, "same_units": request.same_units, "common": request.common}
-    made = write_selection(_places(ws, found), request.output, **how)
+    made = write_selection(_locate_episodes(ws, found), request.output, **how)
     console.print(f"{found.reference}: {made.episodes} episodes, {made.frames} frames written to {request.output}")
     for note in made.notes:
         console.print(f"  {note}")
@@ -184,12 +184,12 @@ def materialize(request: DatasetsMaterializeRequest, ws: Workspace, console: Con
     } | made.to_json()
 
 
-def _counts(ws: Workspace, found: DatasetVersion, expression: str) -> list[dict[str, Any]]:
+def _count_groups(ws: Workspace, found: DatasetVersion, expression: str) -> list[dict[str, Any]]:
     sql = f"SELECT {expression} AS value, count(*) AS episodes {_OF_DATASET} GROUP BY 1 ORDER BY 2 DESC, 1"
     return ws.query(sql, {"ids": list(found.episode_ids)}).to_pylist()
 
 
-def _totals(ws: Workspace, found: DatasetVersion) -> dict[str, Any]:
+def _compute_totals(ws: Workspace, found: DatasetVersion) -> dict[str, Any]:
     sql = f"""
         SELECT CAST(coalesce(sum(frames), 0) AS BIGINT) AS frames, coalesce(sum(duration_s), 0.0) AS duration_s,
             (SELECT count(*) FROM tombstones WHERE episode_id IN (SELECT unnest($ids))) AS buried {_OF_DATASET}
@@ -197,7 +197,7 @@ def _totals(ws: Workspace, found: DatasetVersion) -> dict[str, Any]:
     return ws.query(sql, {"ids": list(found.episode_ids)}).to_pylist()[0]
 
 
-def _of_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, console: Console) -> dict[str, Any]:
+def _trace_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, console: Console) -> dict[str, Any]:
     hashes = {row["policy"] for row in rows}
     if len(hashes) > 1:
         raise InputError(
@@ -220,10 +220,10 @@ def _of_policy(ws: Workspace, rows: Sequence[Mapping[str, Any]], word: str, cons
     return {"schema": 1, "verb": "datasets lineage", "policy": policy, "name": name, "episodes": count, "seen": seen}
 
 
-def _episode(ws: Workspace, word: str) -> str:
+def _resolve_episode(ws: Workspace, word: str) -> str:
     """Return the episode that a word names; an error also lists policies and datasets with similar names."""
     try:
-        return resolve(ws, [word], buried=True)[0]
+        return resolve_episodes(ws, [word], buried=True)[0]
     except InputError as error:
         if ":" in word or not (isinstance(error, UnknownNameError) or len(word) < LEAST):
             raise
@@ -232,7 +232,7 @@ def _episode(ws: Workspace, word: str) -> str:
     raise UnknownNameError(what, word, {row["name"] for row in rows}, where=str(ws.root))
 
 
-def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]:
+def _trace_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]:
     rows = ws.query(
         "SELECT policy, name, dataset, via, base FROM policy_episodes WHERE episode_id = ? ORDER BY ALL", [episode]
     ).to_pylist()
@@ -255,7 +255,7 @@ def _of_episode(ws: Workspace, episode: str, console: Console) -> dict[str, Any]
     }
 
 
-def _places(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
+def _locate_episodes(ws: Workspace, found: DatasetVersion) -> list[tuple[Path, int]]:
     """Return folder and index of each episode, in list order: the first location whose folder is unchanged."""
     rows = ws.query(
         "SELECT p.episode_id, p.batch, p.episode_index FROM places p JOIN (SELECT unnest($ids) AS episode_id) l "

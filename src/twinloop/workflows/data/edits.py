@@ -27,7 +27,7 @@ from twinloop.workflows.data.edit_requests import (
 
 def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
     """Write some episodes, in the given order."""
-    return _told(
+    return _run_edit(
         console,
         "select",
         lambda: operations.select(request.dataset, request.output, request.episodes, settings=_settings(request)),
@@ -36,7 +36,7 @@ def run_select(request: EditSelectRequest, console: Console) -> dict[str, Any]:
 
 def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
     """Write all episodes except some."""
-    return _told(
+    return _run_edit(
         console,
         "delete",
         lambda: operations.delete(request.dataset, request.output, request.episodes, settings=_settings(request)),
@@ -45,8 +45,8 @@ def run_delete(request: EditDeleteRequest, console: Console) -> dict[str, Any]:
 
 def run_split(request: EditSplitRequest, console: Console) -> dict[str, Any]:
     """Write each part of a dataset to a folder."""
-    sizes = _sizes(named("--parts", request.parts))
-    return _told(
+    sizes = _parse_sizes(parse_pairs("--parts", request.parts))
+    return _run_edit(
         console,
         "split",
         lambda: operations.split(
@@ -61,13 +61,13 @@ def run_merge(request: EditMergeRequest, console: Console) -> dict[str, Any]:
     settings = _settings(
         request, encoding=encoding, same_units=request.same_units, common=request.common, twice=request.twice
     )
-    return _told(console, "merge", lambda: operations.merge(request.datasets, request.output, settings=settings))
+    return _run_edit(console, "merge", lambda: operations.merge(request.datasets, request.output, settings=settings))
 
 
 def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
     """Write all episodes, some of them with another task text."""
-    rename = named("--rename", request.rename) if request.rename else None
-    return _told(
+    rename = parse_pairs("--rename", request.rename) if request.rename else None
+    return _run_edit(
         console,
         "retask",
         lambda: operations.retask(
@@ -83,9 +83,9 @@ def run_retask(request: EditRetaskRequest, console: Console) -> dict[str, Any]:
 
 def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, Any]:
     """Write all episodes with their videos encoded again."""
-    height, width = _size(request.size) if request.size is not None else (None, None)
+    height, width = _parse_image_size(request.size) if request.size is not None else (None, None)
     encoding = Encoding(codec=request.codec, gop=request.gop, crf=request.crf, height=height, width=width)
-    return _told(
+    return _run_edit(
         console,
         "reencode",
         lambda: operations.reencode(request.dataset, request.output, encoding, settings=_settings(request)),
@@ -94,9 +94,11 @@ def run_reencode(request: EditReencodeRequest, console: Console) -> dict[str, An
 
 def run_rebalance(request: EditRebalanceRequest, console: Console) -> dict[str, Any]:
     """Write episodes in equal or given shares of groups."""
-    shares = {k: _number(v, f"--shares {k}={v}") for k, v in named("--shares", request.shares).items()} or None
+    shares = {
+        k: _parse_number(v, f"--shares {k}={v}") for k, v in parse_pairs("--shares", request.shares).items()
+    } or None
     settings = _settings(request, same_units=request.same_units)
-    return _told(
+    return _run_edit(
         console,
         "rebalance",
         lambda: operations.rebalance(
@@ -117,7 +119,7 @@ def _settings(request: EditOutput, *, encoding: Encoding | None = None, **more: 
     )
 
 
-def _told(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
+def _run_edit(console: Console, verb: str, work: Callable[[], EditResult | dict[str, EditResult]]) -> dict[str, Any]:
     """Run an edit, print its result, and return its metrics.
 
     Raises:
@@ -128,14 +130,14 @@ def _told(console: Console, verb: str, work: Callable[[], EditResult | dict[str,
     seconds = time.perf_counter() - start
     figures: dict[str, Any] = {"schema": 1, "verb": f"edit {verb}", "seconds": seconds}
     if isinstance(made, EditResult):
-        _tell(made, console)
+        _print_edit(made, console)
         return {**figures, **made.to_json()}
     for part in made.values():
-        _tell(part, console)
+        _print_edit(part, console)
     return {**figures, "parts": {name: part.to_json() for name, part in made.items()}}
 
 
-def _tell(made: EditResult, console: Console) -> None:
+def _print_edit(made: EditResult, console: Console) -> None:
     console.print(f"{made.output}: {made.episodes} episodes, {made.frames} frames.")
     for key, row in made.videos.items():
         ways = [f"{count} {way}" for way, count in row.items() if count]
@@ -153,7 +155,7 @@ def _groups(details: Mapping[str, Any]) -> list[tuple[str, Mapping[str, int]]]:
     return list(details.get("groups", {}).items())
 
 
-def named(option: str, words: Sequence[str]) -> dict[str, str]:
+def parse_pairs(option: str, words: Sequence[str]) -> dict[str, str]:
     """Return the values of ``NAME=VALUE`` words by name.
 
     Raises:
@@ -168,7 +170,7 @@ def named(option: str, words: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def _sizes(parts: Mapping[str, str]) -> dict[str, Any]:
+def _parse_sizes(parts: Mapping[str, str]) -> dict[str, Any]:
     """Return the arguments of `split` for the sizes of parts: whole numbers, shares with a decimal point, or lists.
 
     If all sizes are single whole numbers, they are counts. Write 7:8 for a list with episode 7 alone.
@@ -178,18 +180,18 @@ def _sizes(parts: Mapping[str, str]) -> dict[str, Any]:
     if all(text.isdigit() for text in parts.values()):
         return {"counts": {name: int(text) for name, text in parts.items()}}
     if all("." in text for text in parts.values()):
-        return {"shares": {name: _number(text, f"--parts {name}={text}") for name, text in parts.items()}}
+        return {"shares": {name: _parse_number(text, f"--parts {name}={text}") for name, text in parts.items()}}
     return {"lists": dict(parts)}
 
 
-def _number(text: str, where: str) -> float:
+def _parse_number(text: str, where: str) -> float:
     try:
         return float(text)
     except ValueError as error:
         raise InputError(f"{where}: {text!r} is no number.") from error
 
 
-def _size(text: str) -> tuple[int, int]:
+def _parse_image_size(text: str) -> tuple[int, int]:
     height, _, width = text.partition("x")
     if not (height.isdigit() and width.isdigit()):
         raise InputError(f"--size {text}: give HEIGHTxWIDTH in pixels, such as 240x320.")

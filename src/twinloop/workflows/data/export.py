@@ -31,9 +31,9 @@ from twinloop.dataset.export.verification import FolderReader, verify_export
 from twinloop.dataset.folder_card import Rows, folder_card
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.signals import SIMULATION_TABLE, stored_simulation
+from twinloop.dataset.signals import SIMULATION_TABLE, read_stored_simulation
 from twinloop.generate.config import GenerateConfig, load_plan
-from twinloop.generate.replay import root_config
+from twinloop.generate.replay import read_root_config
 from twinloop.rollout.episodes import INITIAL_COMMAND
 from twinloop.rollout.replay import recorded_params
 from twinloop.rollout.substeps import step_inputs
@@ -63,15 +63,17 @@ def label_events(reader: DatasetReader) -> Callable[[int], Sequence[StreamEvent]
             continue
         workspace = Workspace.open(root)
         try:
-            rows = _rows(workspace, reader.path)
+            rows = _load_labels(workspace, reader.path)
         finally:
             workspace.close()
         if rows is not None:
-            return lambda index, rows=rows: [_event(EpisodeStreams(reader, index), row) for row in rows[index]]
+            return lambda index, rows=rows: [
+                _make_label_event(EpisodeStreams(reader, index), row) for row in rows[index]
+            ]
     return None
 
 
-def _rows(workspace: Workspace, folder: Path) -> Mapping[int, Sequence[Mapping[str, Any]]] | None:
+def _load_labels(workspace: Workspace, folder: Path) -> Mapping[int, Sequence[Mapping[str, Any]]] | None:
     batches = workspace.query("SELECT batch, path FROM batches").to_pylist()
     known = [row["batch"] for row in batches if (workspace.root / row["path"]).resolve() == folder.resolve()]
     if not known:
@@ -82,7 +84,7 @@ def _rows(workspace: Workspace, folder: Path) -> Mapping[int, Sequence[Mapping[s
     return found
 
 
-def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> StreamEvent:
+def _make_label_event(streams: EpisodeStreams, row: Mapping[str, Any]) -> StreamEvent:
     first, last = row["first_frame"], row["last_frame"]
     span = "" if first is None else f", frames {first} to {last}"
     at = float(streams.time[min(first or 0, streams.length - 1)])
@@ -92,27 +94,27 @@ def _event(streams: EpisodeStreams, row: Mapping[str, Any]) -> StreamEvent:
 _WRITERS = {"robomimic": export_robomimic, "mcap": export_mcap, "rerun": export_rerun}
 
 
-def with_truth(exporter: Exporter, source: Path) -> Exporter:
+def add_ground_truth(exporter: Exporter, source: Path) -> Exporter:
     """Return the exporter with data of the dataset's twin and the workspace's labels, if the format can store them."""
     writer = _WRITERS.get(exporter.name)
     if writer is None:
         return exporter
     reader = open_reader(source)
-    truth, events = truth_of(reader) or NOTHING, label_events(reader)
+    truth, events = load_ground_truth(reader) or NOTHING, label_events(reader)
     truth = truth if events is None else replace(truth, events=events)
     return replace(exporter, write=partial(writer, truth=truth))
 
 
-def truth_of(reader: DatasetReader) -> GroundTruth | None:
+def load_ground_truth(reader: DatasetReader) -> GroundTruth | None:
     """Return the ground truth of a simulated dataset or of a log with its models; None for any other dataset."""
     if not reader.ours:
         return None
     if SIMULATION_TABLE in reader.side_tables:
-        return GroundTruth(simulation=partial(stored_simulation, reader), bodies=partial(_imported_bodies, reader))
-    if "generate" not in root_config(reader):
+        return GroundTruth(simulation=partial(read_stored_simulation, reader), bodies=partial(_imported_bodies, reader))
+    if "generate" not in read_root_config(reader):
         return None
     try:
-        twin = load_plan(GenerateConfig.model_validate(root_config(reader)["generate"])).twin
+        twin = load_plan(GenerateConfig.model_validate(read_root_config(reader)["generate"])).twin
     except TwinloopError as error:
         return GroundTruth(notes=(f"models and poses are left out, because the twin cannot be loaded: {error}",))
     if twin.hash != reader.spec.twin_hash:
@@ -130,7 +132,7 @@ class _GeneratedDataset:
 
     def simulation(self, index: int) -> StoredSimulation | None:
         """Return the episode's model with its parameters, its states, and the inputs of its actuators."""
-        if self._reader.appended(index):
+        if self._reader.is_appended(index):
             return None
         provenance = self._reader.provenance(index)
         params = recorded_params(self.twin, provenance)
@@ -147,7 +149,7 @@ class _GeneratedDataset:
 
     def bodies(self, index: int) -> BodyPoses | None:
         """Return the poses and shapes of the episode's bodies at each frame."""
-        if self._reader.appended(index):
+        if self._reader.is_appended(index):
             return None
         model = copy.copy(self.twin.model)
         params = recorded_params(self.twin, self._reader.provenance(index))
@@ -178,7 +180,7 @@ class _GeneratedDataset:
 
 def _imported_bodies(reader: DatasetReader, index: int) -> BodyPoses | None:
     """Return the poses and shapes of the bodies of an episode whose log includes its model and states."""
-    kept = stored_simulation(reader, index)
+    kept = read_stored_simulation(reader, index)
     if kept is None or kept.spec != STATE_SPEC:
         return None
     where = f"The model of episode {index} in {reader.path}"
@@ -216,22 +218,22 @@ def run_card(request: ExportRequest, console: Console) -> dict[str, Any]:
     if request.episodes is not None or request.verify:
         raise InputError("A card describes the whole dataset, without a comparison. Leave out --episodes and --verify.")
     dataset, output, workspace = request.dataset, request.output, request.workspace
-    settings = parsed_settings(request.set)
+    settings = parse_settings(request.set)
     if unknown := sorted(set(settings) - set(SETTINGS)):
         raise InputError(f"A card has no setting {unknown[0]}. It has: {', '.join(SETTINGS)}.")
     target = output or dataset / layout.CARD
-    tables = known_tables(dataset, workspace)
+    tables = load_card_tables(dataset, workspace)
     text = folder_card(dataset, tables=tables, **settings)
     write_text(target, text)
     if output is None:
-        _add_again(dataset, workspace)
+        _record_card(dataset, workspace)
     sections = [line[3:] for line in text.splitlines() if line.startswith("## ")]
     console.print(f"{target}: {', '.join(sections)}")
     made = {"schema": 1, "verb": "export", "format": "card", "dataset": str(dataset), "output": str(target)}
     return {**made, "sections": sections}
 
 
-def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows]:
+def load_card_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows]:
     """Return the tables of a card from the workspace: check verdicts and labels, counted over the dataset's episodes.
 
     Raises:
@@ -241,7 +243,7 @@ def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows
     if root is None:
         return {}
     with Workspace.open(root) as known:
-        batch = _batch(known, dataset)
+        batch = _find_batch(known, dataset)
         if batch is None:
             return {}
         found: dict[str, Sequence[Mapping[str, Any]]] = {
@@ -251,18 +253,18 @@ def known_tables(dataset: Path, workspace: Path | None = None) -> dict[str, Rows
     return {title: table for title, table in found.items() if table}
 
 
-def _batch(known: Workspace, dataset: Path) -> str | None:
+def _find_batch(known: Workspace, dataset: Path) -> str | None:
     """Return the name of the batch that a dataset is in a workspace, or None."""
     rows = known.query("SELECT batch, path FROM batches").to_pylist()
     return next((row["batch"] for row in rows if (known.root / row["path"]).resolve() == dataset.resolve()), None)
 
 
-def _add_again(dataset: Path, workspace: Path | None) -> None:
+def _record_card(dataset: Path, workspace: Path | None) -> None:
     """Record the new card in the workspace of a dataset; otherwise `fsck` would report it as changed."""
     root = workspace or Workspace.find(dataset.absolute().parent)
     if root is not None:
         with Workspace.open(root) as known:
-            if _batch(known, dataset) is not None:
+            if _find_batch(known, dataset) is not None:
                 known.add(dataset)
 
 
@@ -292,8 +294,8 @@ def run_export(request: ExportRequest, console: Console) -> Outcome:
 def export(request: ExportRequest, output: Path) -> dict[str, Any]:
     """Export a dataset folder; a requested comparison is stored under ``verification``."""
     dataset = request.dataset
-    chosen = with_truth(exporter(request.format), dataset)
-    options = ExportOptions(episodes=episode_list(request.episodes), settings=parsed_settings(request.set))
+    chosen = add_ground_truth(exporter(request.format), dataset)
+    options = ExportOptions(episodes=parse_episodes(request.episodes), settings=parse_settings(request.set))
     done = chosen.export(dataset, output, options)
     figures: dict[str, Any] = {
         "schema": 1,
@@ -312,7 +314,7 @@ def export(request: ExportRequest, output: Path) -> dict[str, Any]:
     return figures
 
 
-def episode_list(text: str | None) -> tuple[int, ...] | None:
+def parse_episodes(text: str | None) -> tuple[int, ...] | None:
     """Return the episode numbers in a text such as ``0,2-5,9``; None means all.
 
     Raises:
@@ -329,7 +331,7 @@ def episode_list(text: str | None) -> tuple[int, ...] | None:
     return tuple(found)
 
 
-def parsed_settings(words: Sequence[str]) -> dict[str, str]:
+def parse_settings(words: Sequence[str]) -> dict[str, str]:
     """Return the settings in words ``NAME=VALUE``, by name.
 
     Raises:

@@ -16,14 +16,20 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
+from twinloop.catalog.episode_lookup import resolve_episodes, select_episodes
 from twinloop.catalog.label_checks import SUBTASKS, Label, Source, Vocabulary
-from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, retract
-from twinloop.catalog.naming import resolve, select
+from twinloop.catalog.labels import LabelWriteResult, ReviewRecord, retract_labels
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.core.extension import raised
+from twinloop.core.extension import describe_error
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate.replay import root_config
-from twinloop.label.agreement import BoundaryPair, LabelAgreement, ObserverPair, agreement, boundary_agreement
+from twinloop.generate.replay import read_root_config
+from twinloop.label.agreement import (
+    BoundaryPair,
+    LabelAgreement,
+    ObserverPair,
+    measure_agreement,
+    measure_boundary_agreement,
+)
 from twinloop.label.exchange import read_labels, write_labels
 from twinloop.label.rule import UNKNOWN, LabelRule, RuleEpisode, RuleFinding
 from twinloop.label.rules import RULES, SqlRule, open_rule
@@ -41,16 +47,16 @@ from twinloop.workflows.data.label_requests import (
 )
 
 
-def world_of(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
+def open_episode_task(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
     """Return the task of an episode on its twin, or None, with the reason why it is not available."""
-    if not reader.ours or reader.appended(index) or reader.has_log(index):
+    if not reader.ours or reader.is_appended(index) or reader.has_log(index):
         return None, "it was not simulated by twinloop"
     try:
-        config = root_config(reader).get("generate")
+        config = read_root_config(reader).get("generate")
         if not isinstance(config, dict) or "twin" not in config or "task" not in config:
             return None, "its dataset does not name its twin and task"
         record = reader.provenance(index)
-        task, made = _opened(str(config["twin"]), str(config["task"]))
+        task, made = _open_task(str(config["twin"]), str(config["task"]))
     except TwinloopError as error:
         return None, f"its twin or task cannot be opened: {error}"
     if record.twin_hash != made:
@@ -59,7 +65,7 @@ def world_of(reader: DatasetReader, index: int) -> tuple[Task | None, str]:
 
 
 @functools.lru_cache(maxsize=4)
-def _opened(twin: str, task: str) -> tuple[Task, str]:
+def _open_task(twin: str, task: str) -> tuple[Task, str]:
     loaded = load_twin(twin)
     return open_task(task, loaded), loaded.hash
 
@@ -106,35 +112,35 @@ def run_agreement(request: LabelAgreementRequest, ws: Workspace, console: Consol
         [request.kind],
     ).to_pylist()
     if request.where is not None:
-        chosen = set(select(ws, request.where))
+        chosen = set(select_episodes(ws, request.where))
         rows = [row for row in rows if row["episode_id"] in chosen]
     if request.kind == "subtask":
         fps = {row["episode_id"]: row["fps"] for row in rows}
-        pairs, worst = boundary_agreement(rows, fps, tolerance_s=request.tolerance)
+        pairs, worst = measure_boundary_agreement(rows, fps, tolerance_s=request.tolerance)
         _print_boundaries(pairs, worst, console)
         figures: dict[str, Any] = {"pairs": [pair.to_json() for pair in pairs], "disagreements": worst}
     else:
-        found = agreement(rows, request.kind)
-        _print(found, console)
+        found = measure_agreement(rows, request.kind)
+        _print_agreement(found, console)
         figures = found.to_json()
     return {"schema": 1, "verb": "label agreement", **figures, "kind": request.kind}
 
 
-def _print(found: LabelAgreement, console: Console) -> None:
+def _print_agreement(found: LabelAgreement, console: Console) -> None:
     console.print(
         f"{found.kind}: {len(found.observers)} observers, {found.episodes} episodes with two or more. "
-        f"Krippendorff's alpha {_said(found.alpha)}"
+        f"Krippendorff's alpha {_format_interval(found.alpha)}"
         + ("" if math.isnan(found.alpha.estimate) else f", {found.alpha.method}")
     )
     table = Table("first", "second", "episodes", "same", "kappa", box=None, header_style="bold", pad_edge=False)
     for pair in found.pairs:
-        beyond = "" if pair.kappa is None else _said(pair.kappa)
+        beyond = "" if pair.kappa is None else _format_interval(pair.kappa)
         beyond = f"median difference {pair.apart:+.3g}" if pair.apart is not None else beyond
-        table.add_row(pair.first, pair.second, str(pair.episodes), _said(pair.raw, share=True), beyond)
+        table.add_row(pair.first, pair.second, str(pair.episodes), _format_interval(pair.raw, share=True), beyond)
     console.print(table)
     for pair in found.pairs:
         if pair.confusion:
-            console.print(_confusion(pair))
+            console.print(_confusion_table(pair))
     for row in found.disagreements[:_ROWS]:
         said = ", ".join(f"{who}={value}" for who, value in row["said"].items())
         console.print(f"  {row['episode_id'][:12]}  {said}")
@@ -142,7 +148,7 @@ def _print(found: LabelAgreement, console: Console) -> None:
         console.print(f"  … {len(found.disagreements) - _SHOWN} more episodes with different labels")
 
 
-def _confusion(pair: ObserverPair) -> Table:
+def _confusion_table(pair: ObserverPair) -> Table:
     words = sorted({word for key in pair.confusion for word in key})
     table = Table(f"{pair.first} \\ {pair.second}", *words, box=None, header_style="bold", pad_edge=False)
     for one in words:
@@ -160,16 +166,16 @@ def _print_boundaries(pairs: Sequence[BoundaryPair], worst: Sequence[dict[str, A
             pair.first,
             pair.second,
             str(pair.episodes),
-            _said(pair.f1),
+            _format_interval(pair.f1),
             f"{pair.offset_s:+.3f} s",
-            _said(pair.alike, share=True),
+            _format_interval(pair.alike, share=True),
         )
     console.print(table)
     for row in worst[:_ROWS]:
         console.print(f"  {row['episode_id'][:12]}  F1 {row['f1']:.2f} between {' and '.join(row['between'])}")
 
 
-def _said(interval: Interval, *, share: bool = False) -> str:
+def _format_interval(interval: Interval, *, share: bool = False) -> str:
     ends = [float(part) for part in (interval.estimate, interval.low, interval.high)]
     if math.isnan(ends[0]):
         return f"undefined: {interval.method}"
@@ -190,23 +196,23 @@ def run_say(request: LabelSayRequest, console: Console) -> dict[str, Any]:
     Raises:
         InputError: no label is given, or labels are given in more than one way.
     """
-    said = _labels_of(request)
-    _require_one_way(request, said=bool(said))
+    said = _parse_labels(request)
+    _require_single_source(request, said=bool(said))
     with Workspace.open(request.workspace) as ws:
         if request.file is not None:
-            return read_file(ws, request.file, request, console)
+            return import_labels(ws, request.file, request, console)
         if request.rule is not None:
             some = request.episodes or request.where is not None
-            chosen = episodes_of(ws, request.episodes, request.where) if some else None
+            chosen = select_labelled_episodes(ws, request.episodes, request.where) if some else None
             return run_rule(ws, request.rule, chosen, console)
-        chosen = episodes_of(ws, request.episodes, request.where)
+        chosen = select_labelled_episodes(ws, request.episodes, request.where)
         who: dict[str, Any] = {"author": request.author or getpass.getuser(), "source": request.source or "hand"}
         if request.retract:
-            return take_back(ws, chosen, dict(map(_taken_back, request.retract)), **who, console=console)
-        return say(ws, chosen, said, add=request.add, **who, console=console)
+            return retract_and_print(ws, chosen, dict(map(_parse_retraction, request.retract)), **who, console=console)
+        return label_episodes(ws, chosen, said, add=request.add, **who, console=console)
 
 
-def _require_one_way(request: LabelSayRequest, *, said: bool) -> None:
+def _require_single_source(request: LabelSayRequest, *, said: bool) -> None:
     ways = [
         name
         for name, given in (
@@ -227,17 +233,17 @@ def _require_one_way(request: LabelSayRequest, *, said: bool) -> None:
         raise InputError("The file of --from names its episodes. Leave out EPISODE and --where.")
 
 
-def _labels_of(request: LabelSayRequest) -> list[dict[str, Any]]:
+def _parse_labels(request: LabelSayRequest) -> list[dict[str, Any]]:
     more = {"reason": request.reason, "confidence": request.confidence, "author_hash": request.author_hash}
     pairs = [(kind, getattr(request, kind)) for kind in ("success", "failure", "language")]
     said = [{"kind": kind, "value": value} for kind, value in pairs if value is not None]
     said += [{"kind": "tag", "value": word} for word in request.tag]
-    said += [_subtask(text) for text in request.subtask]
-    said += [_number(text) for text in request.number]
+    said += [_parse_subtask(text) for text in request.subtask]
+    said += [_parse_number(text) for text in request.number]
     return [one | more for one in said]
 
 
-def _subtask(text: str) -> dict[str, Any]:
+def _parse_subtask(text: str) -> dict[str, Any]:
     found = _SUBTASK.fullmatch(text)
     if found is None and text != "unknown":
         raise InputError(f"--subtask {text} is not WORD:FIRST-LAST. Write frames as in reach:0-45.")
@@ -247,27 +253,27 @@ def _subtask(text: str) -> dict[str, Any]:
     return {"kind": "subtask", "value": found["word"], **frames}
 
 
-def _number(text: str) -> dict[str, Any]:
+def _parse_number(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not equals or not name or not value:
         raise InputError(f"--number {text} is not NAME=VALUE. Write it as in quality=4.")
     return {"kind": f"number/{name}", "value": value}
 
 
-def _taken_back(text: str) -> tuple[str, str | None]:
+def _parse_retraction(text: str) -> tuple[str, str | None]:
     kind, _, value = text.partition("=")
     return kind, value or None
 
 
-def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
+def select_labelled_episodes(ws: Workspace, words: Sequence[str], where: str | None) -> list[str]:
     """Return the episodes that are named by id or selected by a condition.
 
     Raises:
         InputError: no episode is named, or no episode meets the condition.
     """
-    named = resolve(ws, words)
+    named = resolve_episodes(ws, words)
     if where is not None:
-        found = select(ws, where)
+        found = select_episodes(ws, where)
         if not found and not named:
             raise InputError(f"--where {where} selects no episode. No label was written.")
         named += found
@@ -276,7 +282,7 @@ def episodes_of(ws: Workspace, words: Sequence[str], where: str | None) -> list[
     return list(dict.fromkeys(named))
 
 
-def say(
+def label_episodes(
     ws: Workspace,
     episodes: Sequence[str],
     said: Sequence[Mapping[str, Any]],
@@ -288,10 +294,10 @@ def say(
 ) -> dict[str, Any]:
     """Write the same labels for every episode; each item has the fields of a `Label` except episode and author."""
     labels = [Label(episode_id=name, source=source, author=author, **fields) for name in episodes for fields in said]
-    return _told(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
+    return _print_written(ws.label(labels, add=add), len(episodes), f"{source}:{author}", console)
 
 
-def take_back(
+def retract_and_print(
     ws: Workspace,
     episodes: Sequence[str],
     kinds: Mapping[str, str | None],
@@ -303,12 +309,14 @@ def take_back(
     """Retract labels of an author; ``kinds`` maps each kind to a value, or to None for all values."""
     if not kinds:
         raise InputError("--retract needs a kind: success, failure, subtask, language, tag=WORD or number/NAME.")
-    taken = sum(retract(ws, episodes, kind, source=source, author=author, value=value) for kind, value in kinds.items())
+    taken = sum(
+        retract_labels(ws, episodes, kind, source=source, author=author, value=value) for kind, value in kinds.items()
+    )
     console.print(f"{taken} labels of {source}:{author} retracted; the history keeps them.")
     return {"schema": 1, "verb": "label", "retracted": taken}
 
 
-def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Console) -> dict[str, Any]:
+def import_labels(ws: Workspace, path: Path, request: LabelSayRequest, console: Console) -> dict[str, Any]:
     """Write every label of a file, or none of them.
 
     A line with another source, author or hash than the command is refused, so that a model's file cannot write labels
@@ -324,13 +332,13 @@ def read_file(ws: Workspace, path: Path, request: LabelSayRequest, console: Cons
                     "Nothing was written."
                 )
     names = list(dict.fromkeys(line.episode_id for line in lines))
-    known = dict(zip(names, resolve(ws, names), strict=True))
+    known = dict(zip(names, resolve_episodes(ws, names), strict=True))
     source, author, author_hash = request.source or "hand", request.author or getpass.getuser(), request.author_hash
     labels = [
-        replace(line.label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
+        replace(line.to_label(source=source, author=author, author_hash=author_hash), episode_id=known[line.episode_id])
         for line in lines
     ]
-    return _told(ws.label(labels), len(names), f"{path}", console)
+    return _print_written(ws.label(labels), len(names), f"{path}", console)
 
 
 def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: Console) -> dict[str, Any]:
@@ -340,13 +348,13 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
         InputError: the rule cannot be opened, or raises an exception.
     """
     rule = open_rule(word)
-    pairs = list(_of_sql(ws, rule, episodes) if isinstance(rule, SqlRule) else _of_rule(ws, rule, episodes))
+    pairs = list(_apply_sql_rule(ws, rule, episodes) if isinstance(rule, SqlRule) else _apply_rule(ws, rule, episodes))
     looked_at = episodes if episodes is not None else ws.query("SELECT episode_id FROM episodes")[0].to_pylist()
     survey = ReviewRecord(source="rule", author=rule.name, episode_ids=frozenset(looked_at))
     unknown = Counter(finding.reason for _, finding in pairs if finding.value == UNKNOWN)
-    labels = [_label(name, finding, rule) for name, finding in pairs]
+    labels = [_build_label(name, finding, rule) for name, finding in pairs]
     written = ws.label(labels, survey=survey)
-    figures = _told(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
+    figures = _print_written(written, len({name for name, _ in pairs}), f"rule:{rule.name}", console)
     for reason, count in unknown.most_common(_MOST_REASONS):
         console.print(f"  undecided in {count} cases: {reason}")
     values = Counter(f"{finding.kind}={finding.value}" for _, finding in pairs)
@@ -361,7 +369,7 @@ def run_rule(ws: Workspace, word: str, episodes: Sequence[str] | None, console: 
 @in_workspace
 def show(request: LabelShowRequest, ws: Workspace, console: Console) -> dict[str, Any]:
     """Print the current labels of an episode and their consensus; return these and the history."""
-    episode = resolve(ws, [request.episode])[0]
+    episode = resolve_episodes(ws, [request.episode])[0]
     held = ws.query("SELECT * FROM labels WHERE episode_id = ? ORDER BY kind, first_frame, source, author", [episode])
     history = ws.query("SELECT * FROM label_history WHERE episode_id = ? ORDER BY seq", [episode])
     consensus = ws.query("SELECT * FROM consensus WHERE episode_id = ? ORDER BY kind", [episode])
@@ -396,8 +404,8 @@ def overview(_: LabelListRequest, ws: Workspace, console: Console) -> dict[str, 
 
 @in_workspace
 def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict[str, Any]:
-    """Write the current labels to a file that `read_file` can read."""
-    chosen = None if request.where is None else set(select(ws, request.where))
+    """Write the current labels to a file that `import_labels` can read."""
+    chosen = None if request.where is None else set(select_episodes(ws, request.where))
     rows = ws.query("SELECT * FROM labels ORDER BY seq").to_pylist()
     kept = [row for row in rows if chosen is None or row["episode_id"] in chosen]
     write_labels(request.file, kept)
@@ -405,27 +413,27 @@ def export(request: LabelExportRequest, ws: Workspace, console: Console) -> dict
     return {"schema": 1, "verb": "label export", "labels": len(kept), "file": str(request.file)}
 
 
-def _of_sql(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, RuleFinding]]:
-    found = rule.findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
+def _apply_sql_rule(ws: Workspace, rule: SqlRule, episodes: Sequence[str] | None) -> list[tuple[str, RuleFinding]]:
+    found = rule.read_findings(ws.query(rule.sql, most_rows=MOST_FINDINGS))
     if episodes is None:
         return found
     chosen = set(episodes)
     return [(name, finding) for name, finding in found if name in chosen]
 
 
-def _of_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> Iterator[tuple[str, RuleFinding]]:
-    for material in materials(ws, episodes):
+def _apply_rule(ws: Workspace, rule: LabelRule, episodes: Sequence[str] | None) -> Iterator[tuple[str, RuleFinding]]:
+    for material in iterate_rule_episodes(ws, episodes):
         try:
             found = list(rule.label(material))
         except TwinloopError:
             raise
         except Exception as error:  # any exception of a user's rule is an error of this rule
             which = f"The rule {rule.name} fails for episode {material.episode_id[:12]}"
-            raise InputError(f"{which}: {raised(error)}. Nothing was written.") from error
+            raise InputError(f"{which}: {describe_error(error)}. Nothing was written.") from error
         yield from ((material.episode_id, finding) for finding in found)
 
 
-def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[RuleEpisode]:
+def iterate_rule_episodes(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[RuleEpisode]:
     """Yield episodes as rules receive them, batch by batch; by default all that are not excluded."""
     table = ws.query("SELECT episode_id, batch, episode_index FROM episodes ORDER BY batch, episode_index")
     chosen = None if episodes is None else set(episodes)
@@ -433,13 +441,13 @@ def materials(ws: Workspace, episodes: Iterable[str] | None = None) -> Iterator[
     for row in table.to_pylist():
         if chosen is None or row["episode_id"] in chosen:
             opened: DatasetReader = reader(row["batch"])
-            world, missing = world_of(opened, row["episode_index"])
+            world, missing = open_episode_task(opened, row["episode_index"])
             yield RuleEpisode(
                 episode_id=row["episode_id"], reader=opened, index=row["episode_index"], world=world, missing=missing
             )
 
 
-def _label(episode: str, finding: RuleFinding, rule: LabelRule | SqlRule) -> Label:
+def _build_label(episode: str, finding: RuleFinding, rule: LabelRule | SqlRule) -> Label:
     return Label(
         episode_id=episode,
         kind=finding.kind,
@@ -454,7 +462,7 @@ def _label(episode: str, finding: RuleFinding, rule: LabelRule | SqlRule) -> Lab
     )
 
 
-def _told(written: LabelWriteResult, episodes: int, who: str, console: Console) -> dict[str, Any]:
+def _print_written(written: LabelWriteResult, episodes: int, who: str, console: Console) -> dict[str, Any]:
     replaced = f", replacing {written.replaced}" if written.replaced else ""
     unchanged = f"; {written.unchanged} statements unchanged" if written.unchanged else ""
     retracted = f"; {written.retracted} earlier ones retracted" if written.retracted else ""

@@ -17,12 +17,12 @@ from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import sha256_bytes, sha256_tree
 from twinloop.core.records import Episode
 from twinloop.dataset.logs.checks import JointExpectations, LogReport, check_log
-from twinloop.dataset.logs.checks.mending import LogRepairs
+from twinloop.dataset.logs.checks.repairs import LogRepairs
 from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.dataset.logs.formats import read_raw
 from twinloop.dataset.logs.importers.protocol import RawEpisode
 from twinloop.dataset.logs.sets import registry
-from twinloop.dataset.signals import shared_signals
+from twinloop.dataset.signals import find_shared_signals
 from twinloop.dataset.spec import ReadingSpec
 from twinloop.simulate.inverse_dynamics import InverseDynamics
 from twinloop.twin import Twin, load_twin
@@ -68,13 +68,13 @@ class RawLog:
     episodes: tuple[RawEpisode, ...]
     licence: str = ""
 
-    def checked(self, mending: LogRepairs | None = None) -> LogEpisodes:
+    def validate_episodes(self, mending: LogRepairs | None = None) -> LogEpisodes:
         """Return the checked log, with repairs if given.
 
         Raises:
             LogError: an episode is invalid; the message states why.
         """
-        episodes = (mending or LogRepairs()).episodes(self.episodes)
+        episodes = (mending or LogRepairs()).repair_episodes(self.episodes)
         notes = tuple(dict.fromkeys(note for episode in self.episodes for note in episode.notes))
         return LogEpisodes(
             name=self.name,
@@ -92,7 +92,7 @@ def open_log(reference: str, reading: LogReading | None = None, *, task: str = "
     Raises:
         UnknownNameError, LogError, UnitsError, DatasetError: see the message.
     """
-    return open_raw(reference, reading, task=task).checked()
+    return open_raw(reference, reading, task=task).validate_episodes()
 
 
 def open_logs(references: Sequence[str], reading: LogReading | None = None) -> LogEpisodes:
@@ -132,14 +132,18 @@ def open_raw(reference: str, reading: LogReading | None = None, *, task: str = "
     path, words = Path(reference), reading or LogReading()
     given = [f"--{name}" for name, value in vars(words).items() if value]
     if path.exists():
-        return _from_path(path, words, task) if words.layout is None else _like(words.layout, path, task, given)
+        return (
+            _open_path(path, words, task)
+            if words.layout is None
+            else _open_with_layout(words.layout, path, task, given)
+        )
     if "/" in reference or path.suffix:
         raise InputError(f"{reference} does not exist. Check the path, or name one of: {', '.join(registry.SETS)}.")
     if reference not in registry.SETS:
         raise UnknownNameError("log", reference, registry.SETS, where="the public sets, and no file has this name")
     if given:
         raise InputError(f"{reference} is a public set, which needs no options. Leave out {', '.join(given)}.")
-    return _with_task(_public(reference), task)
+    return _set_task(_open_public_raw(reference), task)
 
 
 def open_public(name: str) -> LogEpisodes:
@@ -149,10 +153,10 @@ def open_public(name: str) -> LogEpisodes:
         UnknownNameError: there is no such set.
         RealDataUnavailableError: it is not in the data folder and cannot be downloaded.
     """
-    return _public(name).checked()
+    return _open_public_raw(name).validate_episodes()
 
 
-def _public(name: str) -> RawLog:
+def _open_public_raw(name: str) -> RawLog:
     episodes, located = registry.load_raw(name)
     checked = "SHA-256 verified" if located.verified else "hash recorded, not verified"
     return RawLog(
@@ -164,27 +168,27 @@ def _public(name: str) -> RawLog:
     )
 
 
-def _with_task(log: RawLog, task: str) -> RawLog:
+def _set_task(log: RawLog, task: str) -> RawLog:
     return log if not task else replace(log, episodes=tuple(replace(episode, task=task) for episode in log.episodes))
 
 
-def _like(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
+def _open_with_layout(layout: str, path: Path, task: str, given: list[str]) -> RawLog:
     """Open a folder with the same file layout as a public set."""
     if others := [word for word in given if word != "--layout"]:
         raise InputError(f"With --layout {layout} the log needs no other options. Leave out {', '.join(others)}.")
     episodes = registry.read_set(layout, path, label=f"{layout} ({path.name})")
     label = f"real log {path}, laid out like {layout}"
-    return _with_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
+    return _set_task(RawLog(name=path.name, label=label, hash=sha256_tree(path), episodes=tuple(episodes)), task)
 
 
-def _from_path(path: Path, words: LogReading, task: str) -> RawLog:
+def _open_path(path: Path, words: LogReading, task: str) -> RawLog:
     units, joints = words.units, words.joints
     episodes = read_raw(
         path,
         units=units.split(",") if units and "," in units else units,
         joints=joints.split(",") if joints else None,
         calibration=words.calibration,
-        topics=_topics(words.topics or ""),
+        topics=_parse_topics(words.topics or ""),
         description=words.describe,
         task=task,
     )
@@ -192,7 +196,7 @@ def _from_path(path: Path, words: LogReading, task: str) -> RawLog:
     return RawLog(name=path.stem, label=f"{kind} {path}", hash=sha256_tree(path), episodes=tuple(episodes))
 
 
-def _topics(words: str) -> dict[str, str]:
+def _parse_topics(words: str) -> dict[str, str]:
     """Return the topics in ``ROLE=TOPIC,…`` by role."""
     pairs = [word.partition("=") for word in words.split(",") if word]
     for role, sign, topic in pairs:
@@ -204,7 +208,7 @@ def _topics(words: str) -> dict[str, str]:
 def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
     """Write the episodes of a log as a LeRobot v3.0 dataset; return its metrics."""
     write_log_dataset(log.episodes, output, data_hash=log.hash, licence=log.licence)
-    first, shared = log.episodes[0], shared_signals(log.episodes)
+    first, shared = log.episodes[0], find_shared_signals(log.episodes)
     rates = sorted((len(e) - 1) / (e.time[-1] - e.time[0]) for e in log.episodes if len(e) > 1)
     return {
         "schema": 1,
@@ -219,11 +223,11 @@ def import_episodes(log: LogEpisodes, output: Path) -> dict[str, Any]:
         "radians_known": first.units.known,
         "command": first.command,
         "features": [spec.key for spec in shared.values()],
-        "notes": [*log.notes, *_beside(log.episodes, shared), *_unsteady(rates)],
+        "notes": [*log.notes, *_describe_hidden_content(log.episodes, shared), *_describe_rate_spread(rates)],
     }
 
 
-def _beside(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
+def _describe_hidden_content(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> list[str]:
     """Return notes on content of the episodes that the LeRobot part of the dataset does not show."""
     actions = {"torque": ["the actions are torques in N·m"], "none": ["the log has no commands: actions are 0"]}
     notes = actions.get(episodes[0].command, [])
@@ -234,7 +238,7 @@ def _beside(episodes: Sequence[Episode], shared: Mapping[str, ReadingSpec]) -> l
     return notes
 
 
-def _unsteady(rates: Sequence[float]) -> list[str]:
+def _describe_rate_spread(rates: Sequence[float]) -> list[str]:
     """Return a note if episodes of different rates share one nominal rate; ``rates`` in Hz, sorted."""
     if not rates or rates[-1] / rates[0] - 1.0 < _SAME_RATE:
         return []
@@ -247,7 +251,7 @@ def _unsteady(rates: Sequence[float]) -> list[str]:
 _TONES = {"error": "bold red", "warning": "yellow", "note": "dim"}
 
 
-def expectations_of(twin: Twin) -> JointExpectations:
+def build_joint_expectations(twin: Twin) -> JointExpectations:
     """Return the joints, ranges and dynamics that a log of the twin's robot should have.
 
     Raises:
@@ -271,21 +275,21 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     Raises:
         InputError: neither was requested.
     """
-    output, mending = request.output, mending_of(request.mend)
+    output, mending = request.output, build_repairs(request.mend)
     if not request.check and output is None:
         raise InputError("Nothing to do: give --output DIR to import the log, --check to look for defects, or both.")
     log, code = open_raw(request.log, request.reading, task=request.task), 0
     figures: dict[str, Any] = {}
     if request.check:
-        expectations = None if request.twin is None else expectations_of(load_twin(request.twin))
-        report = check_log([mending.mended(episode) for episode in log.episodes], expectations)
+        expectations = None if request.twin is None else build_joint_expectations(load_twin(request.twin))
+        report = check_log([mending.repair_episode(episode) for episode in log.episodes], expectations)
         console.print(f"Data: {log.label}")
-        show(report, console)
+        print_report(report, console)
         figures = {"schema": 1, "verb": "import", "check": report.to_json(), "twin": request.twin, "log": log.label}
         code = 0 if figures["check"]["passed"] else 1
         output = None if report.errors else output
     if output is not None:
-        figures |= import_episodes(log.checked(mending), output)
+        figures |= import_episodes(log.validate_episodes(mending), output)
         console.print(
             f"{figures['episodes']} episodes, {figures['frames']} frames at {figures['fps']} Hz "
             f"in {figures['units']}: {output}"
@@ -295,7 +299,7 @@ def run_import(request: ImportRequest, console: Console) -> Outcome:
     return figures, code
 
 
-def mending_of(mend: LogCorrections) -> LogRepairs:
+def build_repairs(mend: LogCorrections) -> LogRepairs:
     """Return the requested corrections as `LogRepairs`.
 
     Raises:
@@ -305,10 +309,10 @@ def mending_of(mend: LogCorrections) -> LogRepairs:
         raise InputError(f"--quaternions {mend.quaternions}: give wxyz or xyzw.")
     return LogRepairs(
         time_scale=mend.time_scale,
-        scale=_named("--scale", mend.scale),
+        scale=_parse_named_numbers("--scale", mend.scale),
         quaternions_xyzw=mend.quaternions == "xyzw",
         flip=mend.flip,
-        shift=_named("--shift", mend.shift, alone=True),
+        shift=_parse_named_numbers("--shift", mend.shift, alone=True),
         clock_rate=mend.clock_rate,
         unwrap=mend.unwrap,
         drop_missing=mend.drop_missing,
@@ -317,7 +321,7 @@ def mending_of(mend: LogCorrections) -> LogRepairs:
     )
 
 
-def _named(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[str, float]:
+def _parse_named_numbers(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[str, float]:
     """Return numbers by name from words ``NAME=NUMBER``; the name of a number alone is ""."""
     found: dict[str, float] = {}
     for word in words:
@@ -333,7 +337,7 @@ def _named(flag: str, words: tuple[str, ...], *, alone: bool = False) -> dict[st
     return found
 
 
-def show(report: LogReport, console: Console) -> None:
+def print_report(report: LogReport, console: Console) -> None:
     """Print a report, with errors in red."""
-    for line in report.text().splitlines():
+    for line in report.format_text().splitlines():
         console.print(line, style=_TONES.get(line.partition(":")[0]), soft_wrap=True)

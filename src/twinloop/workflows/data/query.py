@@ -15,16 +15,16 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.querying import plain
+from twinloop.catalog.querying import convert_to_json
 from twinloop.catalog.reference import QUESTIONS
 from twinloop.catalog.workspace import FILE
-from twinloop.core.console import SafeConsole, visible
+from twinloop.core.console import SafeConsole, escape_control
 from twinloop.core.documents import DocumentError
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.files import atomic_open, dumps
 from twinloop.core.yaml_documents import parse_yaml
 from twinloop.workflows.data.requests import QueryRequest
-from twinloop.workflows.run.results import finite
+from twinloop.workflows.run.results import replace_nonfinite
 
 Format = Literal["table", "json", "parquet", "arrow", "csv"]
 
@@ -57,8 +57,8 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
             f"--format {format} writes binary data, which cannot be printed here. Name a file with --output."
         )
     with Workspace.open(request.workspace) as opened:
-        _require_outside(request.output, opened.root)
-        answer = opened.query(statement(request.sql), given(request.params))
+        _refuse_internal_path(request.output, opened.root)
+        answer = opened.query(resolve_statement(request.sql), parse_parameters(request.params))
     figures = {"schema": 1, "verb": "query", "rows": len(answer), "columns": answer.column_names}
     if request.output is not None:
         with atomic_open(request.output) as file:
@@ -71,7 +71,7 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
                 f"The result has {answer.nbytes / 1e6:,.0f} MB, and --json prints at most {_MOST_IN_LINE / 1e6:.0f} "
                 "MB. Write it to a file: --output FILE."
             )
-        return {**figures, "answer": finite(plain(answer.to_pylist()))}
+        return {**figures, "answer": replace_nonfinite(convert_to_json(answer.to_pylist()))}
     if format == "table":
         console.print(_table(answer))
         more = f" (the first {_SHOWN} are shown; --format json or parquet gives all)" if len(answer) > _SHOWN else ""
@@ -79,13 +79,13 @@ def run_query(request: QueryRequest, console: Console) -> dict[str, Any]:
     elif sys.stdout.isatty():  # a terminal would execute control characters in the data
         text = io.BytesIO()
         _write(answer, format, text)
-        sys.stdout.write(visible(text.getvalue().decode()))
+        sys.stdout.write(escape_control(text.getvalue().decode()))
     else:
         _write(answer, format, sys.stdout.buffer)
     return figures
 
 
-def statement(text: str) -> str:
+def resolve_statement(text: str) -> str:
     """Return a text if it is a SQL statement, or the predefined query of this name.
 
     Raises:
@@ -102,7 +102,7 @@ def statement(text: str) -> str:
     return named[word]
 
 
-def given(params: Sequence[str]) -> dict[str, Any]:
+def parse_parameters(params: Sequence[str]) -> dict[str, Any]:
     """Return parameter values by name, from words ``NAME=VALUE``.
 
     Raises:
@@ -120,7 +120,7 @@ def given(params: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def _require_outside(output: Path | None, root: Path) -> None:
+def _refuse_internal_path(output: Path | None, root: Path) -> None:
     """Refuse an output path among the workspace's internal files."""
     if output is None:
         return
@@ -138,16 +138,19 @@ def _write(answer: pa.Table, format: Format, file: BinaryIO) -> None:  # noqa: A
             writer.write_table(answer)
     elif format == "json":
         for batch in answer.to_batches():
-            file.writelines((visible(dumps(finite(plain(row)))) + "\n").encode() for row in batch.to_pylist())
+            file.writelines(
+                (escape_control(dumps(replace_nonfinite(convert_to_json(row)))) + "\n").encode()
+                for row in batch.to_pylist()
+            )
     elif format == "csv":
-        pc.write_csv(_flat(answer), file)
+        pc.write_csv(_flatten_nested(answer), file)
     else:
         text = io.StringIO()
         SafeConsole(file=text, width=_PAGE, markup=False, highlight=False, emoji=False).print(_table(answer))
         file.write(text.getvalue().encode())
 
 
-def _flat(answer: pa.Table) -> pa.Table:
+def _flatten_nested(answer: pa.Table) -> pa.Table:
     """Return the table with lists, structs and maps as JSON text, for formats without nested values."""
     for at, field in enumerate(answer.schema):
         if pa.types.is_nested(field.type):
@@ -158,18 +161,19 @@ def _flat(answer: pa.Table) -> pa.Table:
 
 def _json_texts(values: pa.Array) -> pa.Array:
     return pa.array(
-        [None if value is None else dumps(finite(plain(value))) for value in values.to_pylist()], pa.string()
+        [None if value is None else dumps(replace_nonfinite(convert_to_json(value))) for value in values.to_pylist()],
+        pa.string(),
     )
 
 
 def _table(answer: pa.Table) -> Table:
     table = Table(*answer.column_names)
     for row in answer.slice(0, _SHOWN).to_pylist():
-        table.add_row(*(_cell(value) for value in row.values()))
+        table.add_row(*(_format_cell(value) for value in row.values()))
     return table
 
 
-def _cell(value: Any) -> str:
+def _format_cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, float):

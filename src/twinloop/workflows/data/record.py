@@ -15,7 +15,7 @@ from twinloop.dataset.logs.conversion import write_log_dataset
 from twinloop.hardware import open_robot
 from twinloop.hardware.driver import RobotDriver, RobotLostError
 from twinloop.hardware.excite import ExcitationPlan, load_excitation
-from twinloop.hardware.excite_drive import ExcitationRecording, excite, refuse_misfit
+from twinloop.hardware.excite_drive import ExcitationRecording, excite, require_matching_robot
 from twinloop.hardware.excite_guard import DriveHealth, GuardOptions
 from twinloop.hardware.limits import ClearanceCheck
 from twinloop.hardware.protocol import Robot
@@ -32,16 +32,16 @@ def run_record(request: RecordRequest, console: Console) -> tuple[dict[str, Any]
     plan = load_excitation(request.excitation)
     robot = RobotDriver(open_robot(request.robot), patience_s=_PATIENCE_S)
     try:
-        return _recorded(robot, plan, request, console)
+        return _run_recording(robot, plan, request, console)
     finally:
         robot.close()
 
 
-def _recorded(
+def _run_recording(
     robot: RobotDriver, plan: ExcitationPlan, request: RecordRequest, console: Console
 ) -> tuple[dict[str, Any], int]:
-    twin = _twin(plan, request)
-    refuse_misfit(robot, plan)
+    twin = _load_plan_twin(plan, request)
+    require_matching_robot(robot, plan)
     if twin.robot.type != robot.name and not request.anyway:
         raise InputError(
             f"This plan was made for a {twin.robot.type}, but {robot.origin} is a {robot.name}. If both have the same "
@@ -50,10 +50,10 @@ def _recorded(
     repeat = plan.repeat if request.repeat is None else request.repeat
     if repeat < 1:
         raise InputError(f"--repeat {repeat} records nothing. Give 1 or more.")
-    console.print(_described(plan, robot, repeat), soft_wrap=True)
+    console.print(_describe_motion(plan, robot, repeat), soft_wrap=True)
     if request.dry_run:
-        return {"schema": 1, "verb": "record", "dry_run": True, **_figures(plan, repeat)}, 0
-    output = _claimed(request.output)
+        return {"schema": 1, "verb": "record", "dry_run": True, **_motion_metrics(plan, repeat)}, 0
+    output = _claim_folder(request.output)
     driven = _drive(robot, plan, twin, repeat, request, console)
     if not driven.episodes:
         raise InputError(f"Nothing was recorded: {driven.reason}.")
@@ -68,7 +68,7 @@ def _recorded(
         "frames": sum(map(len, driven.episodes)),
         "completed": driven.completed,
         "stopped": driven.reason,
-        **_figures(plan, repeat),
+        **_motion_metrics(plan, repeat),
     }
     write_json(output / _RECORD, {**figures, "excitation": dict(plan.made), "expected": dict(plan.expected)})
     if driven.reason:
@@ -93,13 +93,13 @@ def _drive(
             progress=lambda text: console.print(text, soft_wrap=True),
         )
     finally:
-        lost = _disconnected(robot)
+        lost = _disconnect_robot(robot)
         if lost:
             console.print(lost, soft_wrap=True)
     return replace(driven, reason=f"{driven.reason}; {lost}" if driven.reason else lost) if lost else driven
 
 
-def _disconnected(robot: RobotDriver) -> str:
+def _disconnect_robot(robot: RobotDriver) -> str:
     """Disconnect a robot; return the error message if this fails, else ""."""
     try:
         robot.disconnect()
@@ -108,7 +108,7 @@ def _disconnected(robot: RobotDriver) -> str:
     return ""
 
 
-def _twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
+def _load_plan_twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
     """Return the twin that the plan was made with.
 
     Raises:
@@ -124,7 +124,7 @@ def _twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
     return twin
 
 
-def _claimed(output: Path | None) -> Path:
+def _claim_folder(output: Path | None) -> Path:
     """Check, before the robot moves, that the log can be written to the folder.
 
     Raises:
@@ -138,17 +138,17 @@ def _claimed(output: Path | None) -> Path:
     return output
 
 
-def _figures(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
-    return {"seconds": plan.seconds, "repeat": repeat, "hz": plan.hz, "peaks": plan.peaks()}
+def _motion_metrics(plan: ExcitationPlan, repeat: int) -> Mapping[str, Any]:
+    return {"seconds": plan.seconds, "repeat": repeat, "hz": plan.hz, "peaks": plan.command_peaks()}
 
 
-def _described(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
+def _describe_motion(plan: ExcitationPlan, robot: Robot, repeat: int) -> str:
     """Return a text with duration, range and peak speed per joint, and the monitored signals."""
     lines = [
         f"{repeat} × {plan.seconds:.1f} s at {plan.hz:g} Hz on {robot.origin}, each from rest at its first pose",
         f"{'joint':<20}{'from':>9}{'to':>9}{'limits':>18}{'peak speed':>12}{'limit':>8}",
     ]
-    for j, (joint, peak) in enumerate(plan.peaks().items()):
+    for j, (joint, peak) in enumerate(plan.command_peaks().items()):
         limits = f"{plan.limits.low[j]:.2f} to {plan.limits.high[j]:.2f}"
         speed = f"{peak['speed']:>12.2f}{plan.limits.speed[j]:>8.2f}"
         lines.append(f"{joint:<20}{peak['low']:>9.2f}{peak['high']:>9.2f}{limits:>18}{speed}")

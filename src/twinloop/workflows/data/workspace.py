@@ -10,18 +10,25 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.catalog import AddResult
-from twinloop.catalog.dataset_folder import readable
-from twinloop.catalog.fsck import FsckFinding, check_batches, check_index, check_kept, check_parts
-from twinloop.catalog.fsck_state import check_frozen, check_order, check_release, check_rows, check_secrets, check_state
+from twinloop.catalog.dataset_folder import escape_path
+from twinloop.catalog.fsck import FsckFinding, check_batches, check_cache, check_index, check_parts
+from twinloop.catalog.fsck_state import (
+    check_dataset_versions,
+    check_order,
+    check_release,
+    check_rows,
+    check_secrets,
+    check_state,
+)
 from twinloop.catalog.parts import PartStore, compact
 from twinloop.catalog.repair import repair, repair_state
-from twinloop.catalog.run_files import accept, check_run_files
+from twinloop.catalog.run_files import accept_changes, check_run_files
 from twinloop.catalog.state import WorkspaceState
 from twinloop.catalog.workspace import STATE, Workspace
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.tasks import DEFAULT_TASK
 from twinloop.twin import load_twin
-from twinloop.twin.library import ROBOTS
+from twinloop.twin.robot_names import ROBOTS
 from twinloop.workflows.data.requests import AddRequest, FsckRequest, InitRequest
 
 _SHOWN = 5  # file names in one printed line
@@ -84,35 +91,35 @@ def run_add(request: AddRequest, console: Console) -> dict[str, Any]:
             f"--batch {request.batch} names one dataset, and {len(request.datasets)} were given. Add them one by one."
         )
     with Workspace.open(request.workspace) as opened:
-        rows = [_added(opened, folder, request.batch, console) for folder in request.datasets]
+        rows = [_add_folder(opened, folder, request.batch, console) for folder in request.datasets]
     return {"schema": 1, "verb": "add", "workspace": str(opened.root), "batches": rows}
 
 
-def _added(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
+def _add_folder(opened: Workspace, folder: Path, batch: str | None, console: Console) -> dict[str, Any]:
     """Add one folder and print the result."""
     added = opened.add(folder, batch=batch)
-    console.print(_line(added))
+    console.print(_format_added(added))
     if added.resealed:
-        files = ", ".join(readable(path) for path in added.resealed[:_SHOWN])
+        files = ", ".join(escape_path(path) for path in added.resealed[:_SHOWN])
         more = f" and {len(added.resealed) - _SHOWN} more" if len(added.resealed) > _SHOWN else ""
         console.print(f"  changed since the dataset was added, and recorded as they are now: {files}{more}")
     if added.first_sealed:
         console.print(f"  {added.first_sealed} files now have a hash; the earlier version of twinloop recorded none")
     for sentence in added.unreadable[:_SHOWN]:
-        console.print(f"  cannot be read: {readable(sentence)}", soft_wrap=True)
+        console.print(f"  cannot be read: {escape_path(sentence)}", soft_wrap=True)
     if len(added.unreadable) > _SHOWN:
         console.print(f"  and {len(added.unreadable) - _SHOWN} more that cannot be read: see --json")
     if added.unreadable:
         console.print("  These episodes are in the catalog. `twinloop curate` gives them the verdict unreadable.")
-    return _figures(added, folder)
+    return _added_to_json(added, folder)
 
 
-def _line(added: AddResult) -> str:
+def _format_added(added: AddResult) -> str:
     of = f", {added.known} already known" if added.known else ""
     return f"Batch {added.batch}: {added.episodes} episodes, {added.new} new{of}"
 
 
-def _figures(added: AddResult, folder: Path) -> dict[str, Any]:
+def _added_to_json(added: AddResult, folder: Path) -> dict[str, Any]:
     return {
         "batch": added.batch,
         "folder": str(folder),
@@ -138,26 +145,26 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
     if root is None or (request.workspace is not None and root != request.workspace.absolute()):
         raise InputError(f"{request.workspace or 'Here'} is not a workspace. Create one with `twinloop init FOLDER`.")
     at = root / "catalog" / STATE
-    found, done = _of_state(root, at, mend=request.repair)
+    found, done = _check_state_file(root, at, mend=request.repair)
     notes = list[str]()
     if not any(finding.kind == "state" and finding not in done for finding in found):
         with contextlib.closing(WorkspaceState(at)) as state:
             parts = PartStore(root / "catalog", state)
-            said = (*check_frozen(parts.folder, state), *check_release(root, state))
+            said = (*check_dataset_versions(parts.folder, state), *check_release(root, state))
             said += (*check_order(parts), *check_secrets(state))
-            more = [*check_rows(state), *check_parts(parts), *check_kept(parts), *check_index(parts)]
-            notes += accept(root, state, request.accept)
+            more = [*check_rows(state), *check_parts(parts), *check_cache(parts), *check_index(parts)]
+            notes += accept_changes(root, state, request.accept)
             more += check_run_files(root, state, notes.append, deep=request.deep)
             more += [*check_batches(parts, deep=request.deep, note=notes.append), *said]
             found += more
             if request.repair:
-                done |= _mended(root, parts, more)
+                done |= _repair_findings(root, parts, more)
             if request.compact:
                 for table, count in compact(parts).items():
                     console.print(f"{count} parts of {table} were joined into fewer.")
     for note in notes:
         console.print(note)
-    _tell(found, done, console)
+    _print_findings(found, done, console)
     left = [finding for finding in found if finding not in done or done[finding].startswith("Not ")]
     figures = {
         "schema": 1,
@@ -171,7 +178,7 @@ def run_fsck(request: FsckRequest, console: Console) -> tuple[dict[str, Any], in
     return figures, 1 if left else 0
 
 
-def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], dict[FsckFinding, str]]:
+def _check_state_file(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], dict[FsckFinding, str]]:
     """Check the SQLite file; if ``mend``, rebuild a faulty one first, because all other checks need it."""
     found = check_state(at)
     if not found or not mend:
@@ -180,7 +187,7 @@ def _of_state(root: Path, at: Path, *, mend: bool) -> tuple[list[FsckFinding], d
     return found, {found[0]: repair_state(catalog, at)}
 
 
-def _mended(root: Path, parts: PartStore, found: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
+def _repair_findings(root: Path, parts: PartStore, found: Sequence[FsckFinding]) -> dict[FsckFinding, str]:
     done = repair(parts, [finding for finding in found if finding.repair != "rebuild"])
     wrong = [finding for finding in found if finding.repair == "rebuild"]
     if wrong:
@@ -190,7 +197,7 @@ def _mended(root: Path, parts: PartStore, found: Sequence[FsckFinding]) -> dict[
     return done
 
 
-def _tell(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: Console) -> None:
+def _print_findings(found: Sequence[FsckFinding], done: dict[FsckFinding, str], console: Console) -> None:
     for finding in found:
         console.print(finding.what)
         console.print(f"  {done.get(finding) or finding.remedy}")

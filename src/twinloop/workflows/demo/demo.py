@@ -19,30 +19,30 @@ from twinloop.core.seeds import generator
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.lerobot.validation import ValidationResult, validate
 from twinloop.dataset.logs.sets.registry import RealDataUnavailableError
-from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve
+from twinloop.generate import GenerateConfig, RenderConfig, ReplayResult, replay_episode, resolve_config
 from twinloop.generate.config import load_plan
 from twinloop.hardware.virtual import virtual_log
-from twinloop.policies.opening import require_torch
+from twinloop.policies.factory import require_torch
 from twinloop.render import choose_renderer, contact_sheet, write_png, write_video
 from twinloop.report import ReportPage
 from twinloop.report.page import KeyMetric
 from twinloop.twin import load_twin
 from twinloop.workflows.data.logs import LogEpisodes, open_public
-from twinloop.workflows.demo.circle import (
-    FailureLoopResult,
-    before_and_after,
-    circle_section,
-    second_half,
-    transfer_figure,
-)
 from twinloop.workflows.demo.requests import DemoRequest
+from twinloop.workflows.demo.retraining import (
+    FailureLoopResult,
+    render_before_after,
+    retraining_section,
+    run_failure_loop,
+    transfer_metric,
+)
 from twinloop.workflows.generate.generate import (
-    checked_workers,
-    opened,
-    pictures_pass,
-    render_line,
-    states_line,
-    states_pass,
+    format_rendering,
+    format_states,
+    open_run_engine,
+    resolve_workers,
+    run_images_pass,
+    run_states_pass,
 )
 from twinloop.workflows.identify.identify import IdentifyOutcome, fit
 from twinloop.workflows.run.results import write_report, write_result
@@ -67,7 +67,7 @@ class DatasetVerification:
     def rows(self) -> list[tuple[str, str]]:
         """Return each check with its result."""
         rows = [(f"{verdict.validator} on {name}", str(verdict)) for name, verdict in self.verdicts]
-        rows += [(f"replay of {Path(r.dataset).name}", r.line()) for r in self.replays]
+        rows += [(f"replay of {Path(r.dataset).name}", r.summary_line()) for r in self.replays]
         return rows + [("validator", text) for text in self.missing]
 
     def text(self) -> str:
@@ -102,7 +102,7 @@ def verify(datasets: Sequence[Path], *, seed: int) -> DatasetVerification:
 _EPISODES, _MOMENTS = 4, 6
 
 
-def write_pictures(dataset: Path, output: Path) -> Path:
+def write_images(dataset: Path, output: Path) -> Path:
     """Write ``contact_sheet.png`` and ``episodes.mp4`` to a folder; return the path of the contact sheet."""
     reader = DatasetReader(dataset)
     episodes = range(min(_EPISODES, len(reader)))
@@ -114,11 +114,11 @@ def write_pictures(dataset: Path, output: Path) -> Path:
             labels += [f"episode {episode} {camera} {moment / reader.fps:.1f} s" for moment in moments]
     sheet = output / "contact_sheet.png"
     write_png(sheet, contact_sheet(pictures, labels, columns=_MOMENTS))
-    write_video(output / "episodes.mp4", _side_by_side(reader, episodes), fps=round(reader.fps))
+    write_video(output / "episodes.mp4", _concatenate_views(reader, episodes), fps=round(reader.fps))
     return sheet
 
 
-def _side_by_side(reader: DatasetReader, episodes: range) -> Iterator[NDArray[np.uint8]]:
+def _concatenate_views(reader: DatasetReader, episodes: range) -> Iterator[NDArray[np.uint8]]:
     for episode in episodes:
         views = [reader.images(episode, camera) for camera in reader.cameras]
         yield from np.concatenate(views, axis=2)
@@ -160,10 +160,10 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         InputError: the folder contains files that the demo did not write.
         CheckFailedError: a validator refused the dataset, or a replayed episode differed.
     """
-    _begin(request.output)
-    clock, workers = _StepTimer(console=console), checked_workers(request.workers)
+    _claim_demo_folder(request.output)
+    clock, workers = _StepTimer(console=console), resolve_workers(request.workers)
     with clock.step("A log of an SO-101"):
-        log = _log(console)
+        log = _load_log(console)
     with clock.step("Gap of the nominal twin, and identification from the log"):
         found = fit(load_twin(TWIN), log, HOLDOUT)
         console.print(found.result.text(), soft_wrap=True)
@@ -172,17 +172,17 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         identified = write_result(request.output / "identify", found.figures())
     with clock.step("Simulation with identified parameters: pick and place, states"):
         config = _config(request.output, request.seed)
-        with opened(config, "local", workers=workers) as engine:
-            states = states_pass(config, request.output / "states", engine)
-        console.print(states_line(states, request.output / "states"))
+        with open_run_engine(config, "local", workers=workers) as engine:
+            states = run_states_pass(config, request.output / "states", engine)
+        console.print(format_states(states, request.output / "states"))
     with clock.step("Images rendered from the states"):
         images = _render(request.output, workers)
-        console.print(render_line(images))
+        console.print(format_rendering(images))
     with clock.step("Validation and replay of the datasets"):
         verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
         console.print(verified.text())
-        sheet = write_pictures(request.output / "images", request.output)
-    circle = _second(request.output, workers, clock)
+        sheet = write_images(request.output / "images", request.output)
+    circle = _run_second_half(request.output, workers, clock)
     figures = {
         "schema": 1,
         "verb": "demo",
@@ -200,7 +200,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     page = ReportPage("twinloop: one pass of the loop", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
-        lambda p: _fill(p, found, config, states, images, verified, sheet, circle),
+        lambda p: _fill_report(p, found, config, states, images, verified, sheet, circle),
         request.output / "report.html",
         console,
     )
@@ -215,7 +215,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     return result
 
 
-def _begin(output: Path) -> None:
+def _claim_demo_folder(output: Path) -> None:
     """Create an empty folder; replace the files of an earlier demo, and refuse any others."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file; the demo needs a folder. Choose another --output.")
@@ -229,7 +229,7 @@ def _begin(output: Path) -> None:
     (output / ".twinloop-demo").touch()
 
 
-def _log(console: Console) -> LogEpisodes:
+def _load_log(console: Console) -> LogEpisodes:
     try:
         log = open_public(LOG)
     except RealDataUnavailableError as error:
@@ -252,15 +252,15 @@ def _config(output: Path, seed: int) -> GenerateConfig:
         "randomization": {"identified": "identify/result.json"},
         "rollout": {"parallel_envs": ATTEMPTS // 2},
     }
-    return resolve(value, where="demo", folder=output, episodes=ATTEMPTS, seed=seed)
+    return resolve_config(value, where="demo", folder=output, episodes=ATTEMPTS, seed=seed)
 
 
 def _render(output: Path, workers: int) -> dict[str, Any]:
     settings = RENDERS[choose_renderer()]
-    return pictures_pass(output / "states", output / "images", settings, workers=workers, resume=False)
+    return run_images_pass(output / "states", output / "images", settings, workers=workers, resume=False)
 
 
-def _fill(
+def _fill_report(
     page: ReportPage,
     found: IdentifyOutcome,
     config: GenerateConfig,
@@ -271,8 +271,8 @@ def _fill(
     circle: FailureLoopResult | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
-    shown = [] if circle is None else [transfer_figure(circle)]
-    page.figures([*_headline(found, source), *(figure for figure in shown if figure is not None)])
+    shown = [] if circle is None else [transfer_metric(circle)]
+    page.key_metrics([*_joint_error_metrics(found, source), *(figure for figure in shown if figure is not None)])
     found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
     plan = load_plan(config)
     draws_section(page, plan, plan.draw(range(states["attempted"])))
@@ -296,21 +296,21 @@ def _fill(
     if circle is not None:
         pictures = None
         if circle.place >= 0:
-            pictures = before_and_after(circle.place, {"before": circle.old, "after": circle.new})
-        circle_section(page, circle, pictures)
+            pictures = render_before_after(circle.place, {"before": circle.old, "after": circle.new})
+        retraining_section(page, circle, pictures)
 
 
-def _second(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
+def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
     """Train and evaluate policies, and retrain from a failure; return None without torch."""
     try:
         require_torch()
     except MissingDependencyError as error:
         clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
         return None
-    return second_half(output / "circle", workers=workers, console=clock.console, step=clock.step)
+    return run_failure_loop(output / "circle", workers=workers, console=clock.console, step=clock.step)
 
 
-def _headline(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:
+def _joint_error_metrics(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:
     if found.gap is None or found.gap.improvement is None:
         return []
     nominal, best = found.gap.twins["nominal"].estimate, found.gap.best.estimate

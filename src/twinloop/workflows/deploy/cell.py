@@ -58,7 +58,7 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
     Raises:
         InputError: a part is not available, or does not fit the others; the message names it and the remedy.
     """
-    spoken = TimedRobot(open_robot(_numbered(request.robot, request.first)), patience_s=PATIENCE_S)
+    spoken = TimedRobot(open_robot(_add_session_number(request.robot, request.first)), patience_s=PATIENCE_S)
     held.callback(spoken.driver.close)
     robot = spoken.driver
     twin = load_twin(_twin_name(request, registry))
@@ -67,16 +67,16 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
         raise InputError(f"{robot.origin} runs at its twin's {twin.control_hz:g} Hz. Leave --hz out.")
     settings = EnvelopeSettings() if request.envelope is None else EnvelopeSettings.read(request.envelope)
     envelope = Envelope(twin, settings, units=robot.units, hz=hz)
-    task = robot.attribute("task")
+    task = robot.read_attribute("task")
     offered = offered_contract(robot, hz=hz, task=str(getattr(task, "name", "")))
     stages = StageTracker(registry) if registry is not None and request.policy == "champion" else None
     deciders: dict[str, Decider] = {}
-    for arm, reference in _arms(request, stages).items():
+    for arm, reference in _policies_by_role(request, stages).items():
         deciders[arm] = open_decider(
             reference, registry, token=read_token(request.token_file), run_seed=request.run_seed
         )
         held.callback(deciders[arm].close)
-        require_fitting(deciders[arm], offered, robot.origin)
+        require_compatible(deciders[arm], offered, robot.origin)
     if robot.source == "real":
         robot.patience_s = settings.max_age_s
     monitor = None
@@ -85,7 +85,7 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
     return RobotCell(
         robot=robot,
         spoken=spoken,
-        judge=robot.attribute("success"),
+        judge=robot.read_attribute("success"),
         twin=twin,
         envelope=envelope,
         offered=offered,
@@ -96,20 +96,20 @@ def open_cell(request: RunRequest, registry: PolicyRegistry | None, held: ExitSt
     )
 
 
-def _numbered(address: str, first: int) -> str:
+def _add_session_number(address: str, first: int) -> str:
     """Return a virtual robot's address with the session number of the first episode, unless it already has one."""
     if not address.startswith(_VIRTUAL) or "session=" in address or not first:
         return address
     return f"{address}{'&' if '?' in address else '?'}session={first}"
 
 
-def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
+def require_compatible(decider: Decider, offered: Contract, robot: str) -> None:
     """Refuse a policy whose contract does not match the robot.
 
     Raises:
         InputError: lists every difference on its own line.
     """
-    differences = decider.contract.differences(offered)
+    differences = decider.contract.find_differences(offered)
     if differences:
         lines = "\n".join(f"  {line}" for line in differences)
         raise InputError(
@@ -117,10 +117,10 @@ def require_fitting(decider: Decider, offered: Contract, robot: str) -> None:
         )
 
 
-def _arms(request: RunRequest, stages: StageTracker | None) -> dict[str, str]:
+def _policies_by_role(request: RunRequest, stages: StageTracker | None) -> dict[str, str]:
     """Return the policies of the run by role: the requested one, and the candidate that is in shadow or canary."""
     arms = {"champion": request.policy}
-    standing = None if stages is None else stages.now
+    standing = None if stages is None else stages.current_candidate
     if standing is not None:
         arms[standing.stage] = standing.policy
     return arms

@@ -16,12 +16,12 @@ from twinloop.core.files import write_json
 from twinloop.release import PolicyRegistry, PolicyVersion
 from twinloop.release.gate import GateContext, gate
 from twinloop.release.gate_config import GateConfig, read_gate
-from twinloop.release.version import config_of, trained_on
+from twinloop.release.version import read_config, read_training_record
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.page import Tone
-from twinloop.rollout.pinned_files import stored
+from twinloop.rollout.pinned_files import list_scenarios
 from twinloop.workflows.deploy.requests import GateRequest
-from twinloop.workflows.run.results import claim_output, finishing, write_report, write_result
+from twinloop.workflows.run.results import claim_output, lock_run_folder, write_report, write_result
 
 _MOST_ROWS = 30
 _PAIRED = ("pairs", "wins", "losses", "difference", "low", "p_value")
@@ -36,7 +36,7 @@ _ROWS = {
 def gate_section(page: ReportPage, decision: GateDecision) -> None:
     """Write the decision, the table of rules, and tables with their evidence."""
     tone: Tone = "good" if decision.passed else "bad"
-    page.figures(
+    page.key_metrics(
         [
             KeyMetric(label="decision", value="yes" if decision.passed else "no", tone=tone),
             KeyMetric(label="candidate", value=decision.candidate, source=decision.candidate_hash[:16]),
@@ -76,14 +76,14 @@ def _details(page: ReportPage, rule: RuleVerdict) -> None:
         if not rows:
             continue
         names = [name for name in columns if any(name in row for row in rows)]
-        shown = [[_cell(row.get(name)) for name in names] for row in rows[:_MOST_ROWS]]
+        shown = [[_format_cell(row.get(name)) for name in names] for row in rows[:_MOST_ROWS]]
         left = f"{len(rows) - _MOST_ROWS} more in decision.json" if len(rows) > _MOST_ROWS else ""
         order = "worst first" if key == "slices" else ""
         page.section(f"{rule.rule.capitalize()}, {key.removesuffix('s')} by {key.removesuffix('s')}")
         page.table(names, shown, caption="; ".join(part for part in (order, left) if part))
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     return f"{value[0]:.4g} to {value[1]:.4g}" if isinstance(value, list) and len(value) == 2 else value
 
 
@@ -106,13 +106,13 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
         decision = _decide(config, request.file, registry)
         if registry is not None:
             registry.record_decision(decision)
-    for line in decision.lines():
+    for line in decision.format_lines():
         console.print(line, soft_wrap=True)
     figures = {**decision.to_json(), "verb": "gate", "hash": decision.hash, "deployment": request.deployment}
     figures["workspace"] = None if root is None else str(root)
     if request.output is not None:
         page = ReportPage(f"Gate of {decision.candidate}", f"{request.file}, decided {decision.made}")
-        with finishing(request.output):
+        with lock_run_folder(request.output):
             write_json(request.output / "decision.json", decision.to_json())
             write_report(page, lambda page: gate_section(page, decision), request.output / "report.html", console)
             figures = write_result(request.output, figures)
@@ -121,8 +121,8 @@ def run_gate(request: GateRequest, console: Console) -> tuple[dict[str, Any], in
 
 def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> GateDecision:
     """Find the policies, read their evaluations, and apply the rules."""
-    mine = _policy(config.candidate, file, registry)
-    theirs = None if config.champion is None else _champion(config.champion, file, registry)
+    mine = _load_policy_version(config.candidate, file, registry)
+    theirs = None if config.champion is None else _load_champion(config.champion, file, registry)
     now = None if registry is None else registry.aliases().get("champion")
     if config.champion is None and now not in (None, mine.reference):
         raise InputError(
@@ -134,7 +134,7 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
     champion = [] if evidence is None else [Evaluation.read(folder) for folder in evidence.champion]
     if registry is not None:
         for evaluation in (*candidate, *champion):
-            registry.keep(evaluation)
+            registry.store_evaluation(evaluation)
     named = config
     if registry is not None:
         update = {"candidate": mine.reference, "champion": None if theirs is None else theirs.reference}
@@ -143,14 +143,18 @@ def _decide(config: GateConfig, file: Path, registry: PolicyRegistry | None) -> 
         candidate_hash=mine.policy or "",
         champion_hash="" if theirs is None else theirs.policy or "",
         contract=mine.record.get("contract"),
-        trained=None if registry is None else trained_on(registry.workspace, mine.policy),
-        stored=None if registry is None else [path.name for path in stored(registry.workspace.root / "scenarios")],
-        spent="" if registry is None or config.looks == "any" else _spent(registry, mine, [*candidate, *champion]),
+        trained=None if registry is None else read_training_record(registry.workspace, mine.policy),
+        stored=None
+        if registry is None
+        else [path.name for path in list_scenarios(registry.workspace.root / "scenarios")],
+        spent=""
+        if registry is None or config.looks == "any"
+        else _find_spent_alpha(registry, mine, [*candidate, *champion]),
     )
     return gate(named, candidate, champion, known=known)
 
 
-def _policy(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
+def _load_policy_version(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
     """Return a version of the registry.
 
     A folder is added to the registry first; without a workspace, it is returned as an unregistered version.
@@ -164,7 +168,7 @@ def _policy(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVer
             f"{said} is not the folder of a saved policy next to {file}, and there is no workspace with a registry "
             "that may contain it. Give a folder, or --workspace."
         )
-    config = config_of(folder)
+    config = read_config(folder)
     return PolicyVersion(
         name=folder.resolve().name,
         version=0,
@@ -176,9 +180,9 @@ def _policy(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVer
     )
 
 
-def _champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
+def _load_champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyVersion:
     try:
-        return _policy(said, file, registry)
+        return _load_policy_version(said, file, registry)
     except UnknownNameError as error:
         if said != "champion" or registry is None:
             raise
@@ -188,10 +192,10 @@ def _champion(said: str, file: Path, registry: PolicyRegistry | None) -> PolicyV
         ) from error
 
 
-def _spent(registry: PolicyRegistry, candidate: PolicyVersion, evidence: list[Evaluation]) -> str:
+def _find_spent_alpha(registry: PolicyRegistry, candidate: PolicyVersion, evidence: list[Evaluation]) -> str:
     """Return a reason if the one allowed look was already used for other trials, else ""."""
     hashes = tuple(one.hash for one in evidence)
     for before in registry.decisions(candidate.reference):
-        if before.looks == "once" and before.looked and before.evidence != hashes:
+        if before.looks == "once" and before.is_tested and before.evidence != hashes:
             return f"looks: once, but α was spent on {before.made} for other trials of the candidate; use looks: any"
     return ""

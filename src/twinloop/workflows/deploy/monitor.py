@@ -16,16 +16,30 @@ from twinloop.core.errors import InputError
 from twinloop.core.params import ParamTable
 from twinloop.policies import Predictor
 from twinloop.randomize import read_identified
-from twinloop.release.monitor.calibration import RATE, Calibration, CalibrationOrigin, fit, require_enough, save
-from twinloop.release.monitor.faults import signatures, while_held
+from twinloop.release.monitor.calibration import (
+    RATE,
+    Calibration,
+    CalibrationOrigin,
+    fit_calibration,
+    require_enough,
+    save_monitor_calibration,
+)
+from twinloop.release.monitor.faults import compute_signatures, weight_load_signature
 from twinloop.release.monitor.live import LiveMonitor, check_policy
-from twinloop.release.monitor.recorded import MonitorVerdict, RecordedEpisodes, held_share, references, rows_of, watch
+from twinloop.release.monitor.recorded import (
+    MonitorVerdict,
+    RecordedEpisodes,
+    compute_held_share,
+    compute_rows,
+    make_references,
+    monitor_recorded,
+)
 from twinloop.report import KeyMetric, ReportPage
 from twinloop.stats import wilson
 from twinloop.twin import Twin
-from twinloop.workflows.deploy.monitor_episodes import contract_of, read_recorded, require_actor
+from twinloop.workflows.deploy.monitor_episodes import build_contract, read_episodes, require_same_policy
 from twinloop.workflows.deploy.requests import MonitorCalibrateRequest, MonitorCheckRequest
-from twinloop.workflows.evaluate.evaluate import opened_twin
+from twinloop.workflows.evaluate.evaluate import load_requested_twin
 from twinloop.workflows.run.results import claim_output, write_result, write_run
 from twinloop.workflows.scenario.places import policy_folder
 
@@ -35,7 +49,7 @@ _LISTED = 40
 def monitor_section(page: ReportPage, told: Sequence[MonitorVerdict], figures: Mapping[str, Any]) -> None:
     """Write the number of alarms, their likely causes, the scores by signal, and the first alarms."""
     wrong = figures["low"] > figures["promised"] or bool(figures["course"])
-    page.figures(
+    page.key_metrics(
         [
             KeyMetric(label="episodes", value=figures["episodes"]),
             KeyMetric(label="with an alarm", value=figures["alarmed"], tone="bad" if wrong else None),
@@ -82,16 +96,16 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
             f"--rate {request.rate:g} is not a probability of a false alarm per episode. Give one between 0 and 1."
         )
     claim_output(request.output)
-    model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
-    row = _row(model, request.params)
-    require_actor(request.data, name, getattr(acting, "hash", ""))
-    recorded = read_recorded(request.data, cameras=request.camera)
+    model, (acting, name) = load_requested_twin(request.twin, request.output), _open_named_policy(request.policy)
+    row = _load_parameters(model, request.params)
+    require_same_policy(request.data, name, getattr(acting, "hash", ""))
+    recorded = read_episodes(request.data, cameras=request.camera)
     known = np.isfinite(recorded.success)
     if not known.any():
         raise InputError(f"{request.data} does not state which episodes succeeded. Label them with `twinloop label`.")
     good = recorded.take(recorded.success == 1.0)
-    contract = contract_of(request.data, model) if acting is None else acting.contract
-    calibration = calibrated(
+    contract = build_contract(request.data, model) if acting is None else acting.contract
+    calibration = calibrate_monitor(
         good,
         model,
         contract,
@@ -104,8 +118,8 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
         nthread=request.threads,
         success_rate=float(recorded.success[known].mean()),
     )
-    made = save(calibration, request.output)
-    figures = _said(calibration, made, request.output)
+    made = save_monitor_calibration(calibration, request.output)
+    figures = _calibration_to_json(calibration, made, request.output)
     write_result(request.output, figures)
     console.print(
         f"{figures['episodes']} successes of {request.data}; {calibration.band.count} of them set the thresholds."
@@ -116,7 +130,7 @@ def run_monitor_calibrate(request: MonitorCalibrateRequest, console: Console) ->
     return figures, 0
 
 
-def calibrated(
+def calibrate_monitor(
     good: RecordedEpisodes,
     twin: Twin,
     contract: Contract,
@@ -137,15 +151,15 @@ def calibrated(
     """
     require_enough(len(good), rate)
     table = twin.table(1) if params is None else params
-    pictures = references(good, cameras)
-    streams, rows = rows_of(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
+    pictures = make_references(good, cameras)
+    streams, rows = compute_rows(good, twin, contract, params=table, policy=policy, pictures=pictures, nthread=nthread)
     first = contract.state.to_si(good.observation[STATE][:_TRIED, 0]) if contract.state else None
     if first is None:
         raise InputError("The contract of the policy has no joint positions. Add them, with units, for the monitor.")
     sent = good.commands[:_TRIED]
     sent = contract.action.to_si(sent) if contract.command == "position" else sent
-    hypotheses, signature = signatures(twin, table, first, sent, nthread=nthread)
-    signature = while_held(signature, hypotheses, held_share(good, twin, contract), twin.control_hz)
+    hypotheses, signature = compute_signatures(twin, table, first, sent, nthread=nthread)
+    signature = weight_load_signature(signature, hypotheses, compute_held_share(good, twin, contract), twin.control_hz)
     origin = CalibrationOrigin(
         policy=name,
         policy_hash=getattr(policy, "hash", ""),
@@ -156,7 +170,7 @@ def calibrated(
         params={key: value for key, value in table.row(0).items() if value != twin.params[key].nominal},
         success_rate=success_rate,
     )
-    return fit(
+    return fit_calibration(
         rows,
         good.commands,
         origin,
@@ -177,7 +191,7 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
     """
     if request.output is not None:
         claim_output(request.output)
-    model, (acting, name) = opened_twin(request.twin, request.output), _policy(request.policy)
+    model, (acting, name) = load_requested_twin(request.twin, request.output), _open_named_policy(request.policy)
     monitor = LiveMonitor.open(request.monitor, model, nthread=request.threads)
     origin = monitor.calibration.origin
     if acting is None and origin.policy_hash:
@@ -186,18 +200,22 @@ def run_monitor_check(request: MonitorCheckRequest, console: Console) -> tuple[d
             f"--policy {origin.policy or 'FOLDER'}."
         )
     check_policy(origin.policy_hash, getattr(acting, "hash", ""), where=str(request.monitor))
-    require_actor(request.data, name, getattr(acting, "hash", ""))
+    require_same_policy(request.data, name, getattr(acting, "hash", ""))
     cameras = tuple(monitor.calibration.pictures)
-    told = watch(read_recorded(request.data, cameras=cameras), monitor, acting)
-    figures = {**_figures(told, monitor, request.data), "policy": name, "policy_hash": getattr(acting, "hash", "")}
-    _print(told, figures, console)
+    told = monitor_recorded(read_episodes(request.data, cameras=cameras), monitor, acting)
+    figures = {
+        **_summarize_verdicts(told, monitor, request.data),
+        "policy": name,
+        "policy_hash": getattr(acting, "hash", ""),
+    }
+    _print_verdicts(told, figures, console)
     if request.output is not None:
         page = ReportPage(f"Monitor check of {request.data.name}", f"monitor {monitor.hash[:12]}")
         write_run(request.output, figures, page, lambda made: monitor_section(made, told, figures), console)
     return figures, int(bool(figures["course"]) or figures["low"] > monitor.calibration.band.rate)
 
 
-def _figures(told: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -> dict[str, Any]:
+def _summarize_verdicts(told: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -> dict[str, Any]:
     alarmed = [one for one in told if one.alarms]
     share = wilson(len(alarmed), len(told))
     return {
@@ -217,7 +235,7 @@ def _figures(told: Sequence[MonitorVerdict], monitor: LiveMonitor, data: Path) -
     }
 
 
-def _print(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: Console) -> None:
+def _print_verdicts(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: Console) -> None:
     for one in told:
         for alarm in one.alarms[:1]:
             more = f" and {len(one.alarms) - 1} more" if len(one.alarms) > 1 else ""
@@ -230,7 +248,7 @@ def _print(told: Sequence[MonitorVerdict], figures: Mapping[str, Any], console: 
     )
 
 
-def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
+def _calibration_to_json(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
     origin = calibration.origin
     return {
         "monitor": made,
@@ -246,17 +264,17 @@ def _said(calibration: Calibration, made: str, output: Path) -> dict[str, Any]:
     }
 
 
-def _policy(reference: str | None) -> tuple[Predictor | None, str]:
+def _open_named_policy(reference: str | None) -> tuple[Predictor | None, str]:
     """Return the policy and a permanent name for it: its folder, or NAME@VERSION."""
     if reference is None:
         return None, ""
     from twinloop.policies import open_policy
 
     folder = policy_folder(reference)
-    return open_policy(folder), reference if Path(reference).is_dir() else _pinned(reference)
+    return open_policy(folder), reference if Path(reference).is_dir() else _resolve_version(reference)
 
 
-def _pinned(reference: str) -> str:
+def _resolve_version(reference: str) -> str:
     from twinloop.catalog import Workspace
     from twinloop.release.registry import PolicyRegistry
 
@@ -264,7 +282,7 @@ def _pinned(reference: str) -> str:
         return PolicyRegistry(workspace).version(reference).reference
 
 
-def _row(twin: Twin, params: Path | None) -> ParamTable:
+def _load_parameters(twin: Twin, params: Path | None) -> ParamTable:
     """Return one row of parameters: the estimates of an identify run, or nominal values."""
     if params is None:
         return twin.table(1)

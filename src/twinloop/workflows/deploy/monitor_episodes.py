@@ -17,7 +17,7 @@ from twinloop.twin import Twin
 _NOBODY = ("", "recorded")  # actors of episodes whose actor is not recorded
 
 
-def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
+def read_episodes(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpisodes:
     """Read every episode of a LeRobot v3.0 folder.
 
     Raises:
@@ -32,20 +32,20 @@ def read_recorded(folder: Path, *, cameras: tuple[str, ...] = ()) -> RecordedEpi
             there = ", ".join(reader.info["features"])
             raise InputError(f"{folder} has no {wanted}, which a monitor needs. It has {there}.")
     keys = [STATE, ACTION, *(key for key in (ENVIRONMENT,) if key in reader.info["features"])]
-    columns = {key: _padded([one.reader.array(one.index, key) for one in recordings]) for key in keys}
+    columns = {key: _pad_series([one.reader.array(one.index, key) for one in recordings]) for key in keys}
     for name in cameras:
-        columns[IMAGES + name] = _padded([one.pictures(name) for one in recordings])
+        columns[IMAGES + name] = _pad_series([one.read_images(name) for one in recordings])
     return RecordedEpisodes(
         commands=columns.pop(ACTION),
         observation=columns,
         lengths=np.array([one.frames for one in recordings]),
-        success=np.array([_known(one) for one in recordings]),
+        success=np.array([_success_value(one) for one in recordings]),
         names=tuple(f"{one.batch}:{one.index}" for one in recordings),
         source=str(folder),
     )
 
 
-def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
+def require_same_policy(folder: Path, policy: str, policy_hash: str) -> None:
     """Refuse episodes that were recorded with another policy; episodes without this information are accepted.
 
     Args:
@@ -69,7 +69,7 @@ def require_actor(folder: Path, policy: str, policy_hash: str) -> None:
             )
 
 
-def contract_of(folder: Path, twin: Twin) -> Contract:
+def build_contract(folder: Path, twin: Twin) -> Contract:
     """Return the contract that describes a dataset's columns, for use without a policy."""
     reader = open_recordings(folder)[0].reader
     units = reader.units or twin.units
@@ -84,11 +84,11 @@ def contract_of(folder: Path, twin: Twin) -> Contract:
     )
 
 
-def _known(recording: RecordedEpisode) -> float:
+def _success_value(recording: RecordedEpisode) -> float:
     return np.nan if recording.success is None else float(recording.success)
 
 
-def _padded(series: list[NDArray[Any]]) -> NDArray[Any]:
+def _pad_series(series: list[NDArray[Any]]) -> NDArray[Any]:
     """Return series of different lengths ``(T, …)`` as one array ``(m, T, …)``; their last values are repeated."""
     longest = max(len(one) for one in series)
     return np.stack([one[np.minimum(np.arange(longest), len(one) - 1)] for one in series])

@@ -33,7 +33,7 @@ _R = TypeVar("_R", bound=DeploymentRequest)
 _T = TypeVar("_T")
 
 
-def of_deployment(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable[[_R, Console], _T]:
+def with_registry(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable[[_R, Console], _T]:
     """Open the registry in the workspace of a request, by default the nearest one upwards, and pass it to ``work``."""
 
     @wraps(work)
@@ -45,7 +45,7 @@ def of_deployment(work: Callable[[_R, PolicyRegistry, Console], _T]) -> Callable
     return opened
 
 
-@of_deployment
+@with_registry
 def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Move a version to the next stage; see `release.promote`.
 
@@ -56,7 +56,7 @@ def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Cons
     if alias == "candidate" and "candidate" not in (
         registry.aliases() if where in ("", registry.deployment) else [alias]
     ):
-        raise InputError(_no_candidate(registry))
+        raise InputError(_explain_missing_candidate(registry))
     moved = promote(registry, request.policy, to=request.to, force=request.force, reason=request.reason)
     if moved.stage == "champion":
         before = f"; the previous one is {moved.before}" if moved.before else ""
@@ -66,7 +66,7 @@ def run_promote(request: PromoteRequest, registry: PolicyRegistry, console: Cons
     return {"verb": "promote", "deployment": registry.deployment, **moved.to_json(), "aliases": registry.aliases()}
 
 
-def _no_candidate(registry: PolicyRegistry) -> str:
+def _explain_missing_candidate(registry: PolicyRegistry) -> str:
     known = [version.reference for version in registry.versions()]
     if not known:
         return (
@@ -82,7 +82,7 @@ def _no_candidate(registry: PolicyRegistry) -> str:
     )
 
 
-@of_deployment
+@with_registry
 def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Make the previous champion the champion again; see `release.rollback`."""
     began = time.perf_counter()
@@ -95,18 +95,19 @@ def run_rollback(request: RollbackRequest, registry: PolicyRegistry, console: Co
     }
 
 
-@of_deployment
+@with_registry
 def run_add(request: PoliciesAddRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Copy a saved policy into the registry."""
     reference = registry.add(request.folder, name=request.name)
     version = registry.version(reference)
     console.print(
-        f"{reference} ({_called(version)}): {len(version.record['files'])} files of {request.folder}", soft_wrap=True
+        f"{reference} ({_format_short_hash(version)}): {len(version.record['files'])} files of {request.folder}",
+        soft_wrap=True,
     )
     return {"verb": "policies add", **version.to_json()}
 
 
-@of_deployment
+@with_registry
 def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """List every version with its aliases and its stage."""
     aliases, stages = registry.aliases(), StageTracker(registry)
@@ -138,7 +139,7 @@ def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console)
         )
         table.add_row(version.reference, ", ".join(called) or "–", rows[-1]["stage"], *shown)
     console.print(table)
-    judgement = stages.judgement()
+    judgement = stages.judge_stage()
     if judgement is not None:
         console.print(judgement.reason)
     return {"verb": "policies list", "deployment": registry.deployment, "aliases": aliases, "policies": rows} | {
@@ -146,7 +147,7 @@ def run_list(_: PoliciesListRequest, registry: PolicyRegistry, console: Console)
     }
 
 
-@of_deployment
+@with_registry
 def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Print the content and origin of a version, and the gate's decisions about it."""
     version = registry.version(request.policy)
@@ -155,9 +156,11 @@ def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Co
     contract = record.get("contract") or {}
     rows = {
         "folder": str(folder),
-        "policy hash": _meant(version.policy, "weights and settings; evaluations, runs and training refer to it"),
-        "files hash": _meant(version.hash, "of every file, the card included; identifies this version"),
-        "weights hash": _meant(record.get("weights"), "of model.safetensors alone"),
+        "policy hash": _describe_hash(
+            version.policy, "weights and settings; evaluations, runs and training refer to it"
+        ),
+        "files hash": _describe_hash(version.hash, "of every file, the card included; identifies this version"),
+        "weights hash": _describe_hash(record.get("weights"), "of model.safetensors alone"),
         "kind": record.get("kind"),
         "robot": contract.get("robot_type"),
         "rate": f"{contract['control_hz']:g} Hz" if "control_hz" in contract else None,
@@ -179,16 +182,16 @@ def run_show(request: PoliciesShowRequest, registry: PolicyRegistry, console: Co
     }
 
 
-def _called(version: PolicyVersion) -> str:
+def _format_short_hash(version: PolicyVersion) -> str:
     return f"policy {version.policy[:16]}" if version.policy else f"files {version.hash[:16]}"
 
 
-def _meant(digest: str | None, of: str) -> str | None:
+def _describe_hash(digest: str | None, of: str) -> str | None:
     """Return a hash with the description of its content."""
     return f"{digest} ({of})" if digest else None
 
 
-@of_deployment
+@with_registry
 def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Console) -> dict[str, Any]:
     """Print the log, oldest entry first, and the hash of its newest entry."""
     log = registry.audit()
@@ -197,12 +200,12 @@ def run_audit(_: PoliciesAuditRequest, registry: PolicyRegistry, console: Consol
         said = ", ".join(f"{key} {value}" for key, value in details.items())
         where = f"{entry.seq:4} {entry.at[:19].replace('T', ' ')}"
         console.print(f"{where} {entry.who}: {entry.action} {entry.policy} {said}".rstrip(), soft_wrap=True)
-    seq, digest = audit.head(registry.workspace.state)
+    seq, digest = audit.read_newest_entry(registry.workspace.state)
     console.print(f"Newest entry: {seq}:{digest}")
     return {"verb": "policies audit", "entries": [entry.to_json() for entry in log], "head": f"{seq}:{digest}"}
 
 
-@of_deployment
+@with_registry
 def run_verify(
     request: PoliciesVerifyRequest, registry: PolicyRegistry, console: Console
 ) -> tuple[dict[str, Any], int]:
@@ -217,11 +220,11 @@ def run_verify(
         seq, _, digest = request.head.partition(":")
         if not (seq.isdigit() and digest):
             raise InputError(f"--head {request.head} is not NUMBER:HASH, as `twinloop policies audit` prints it last.")
-        lost = audit.missing_head(workspace.state, int(seq), digest)
+        lost = audit.explain_missing_entry(workspace.state, int(seq), digest)
         found += [lost] if lost else []
     for what in found:
         console.print(what, soft_wrap=True)
     if not found:
-        count, entries = len(registry.versions()), audit.head(workspace.state)[0]
+        count, entries = len(registry.versions()), audit.read_newest_entry(workspace.state)[0]
         console.print(f"{count} versions and {entries} entries of the log are unchanged.")
     return {"verb": "policies verify", "findings": found}, 1 if found else 0

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from twinloop.core.documents import MOST_LINES_BYTES, read_text
 from twinloop.core.errors import InputError, TwinloopError
-from twinloop.hardware.excite_guard import stopped_by_hand
+from twinloop.hardware.excite_guard import stop_on_signals
 from twinloop.release.promotion import rollback
 from twinloop.release.registry import PolicyRegistry
 from twinloop.release.running import Runner
@@ -33,7 +33,7 @@ from twinloop.workflows.run.results import claim_output
 _WORDS = {"1": True, "true": True, "yes": True, "y": True, "0": False, "false": False, "no": False, "n": False}
 
 
-def outcome_of(ran: EpisodeRun, request: RunRequest) -> bool | None:
+def determine_outcome(ran: EpisodeRun, request: RunRequest) -> bool | None:
     """Return whether an episode succeeded, or None if it is not known.
 
     Raises:
@@ -81,7 +81,7 @@ def read_outcomes(path: Path) -> dict[int, bool]:
 
 @dataclass
 class _Stop:
-    """A person's request to stop; see `hardware.excite_guard.stopped_by_hand`."""
+    """A person's request to stop; see `hardware.excite_guard.stop_on_signals`."""
 
     reason: str = ""
 
@@ -106,11 +106,11 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
     with ExitStack() as held:
         registry = open_registry(held)
         cell = open_cell(request, registry, held)
-        console.print(_described(cell, request), soft_wrap=True)
-        writer = RunWriter(request.output, _facts(cell, request))
+        console.print(_describe_run(cell, request), soft_wrap=True)
+        writer = RunWriter(request.output, _run_facts(cell, request))
         held.callback(writer.close)
         run = _Run(cell, request, writer, registry, console)
-        held.enter_context(stopped_by_hand(run.stop))
+        held.enter_context(stop_on_signals(run.stop))
         try:
             run.all()
         except TwinloopError as error:
@@ -122,7 +122,7 @@ def run_policy(request: RunRequest, console: Console) -> tuple[dict[str, Any], i
             writer.finish({key: value for key, value in figures.items() if key != "output"})
         if not writer.episodes:
             raise InputError(f"Nothing was recorded: {run.ended or 'no episode began'}.")
-    _say(figures, console)
+    _print_summary(figures, console)
     return figures, 1 if figures["trips"] or run.ended else 0
 
 
@@ -144,7 +144,7 @@ class _Run:
             for number in range(first, first + self._request.episodes):
                 self._prepare()
                 if not self.stop.reason:
-                    self._one(number)
+                    self._run_episode(number)
                 if self.ended or self.stop.reason:
                     self.ended = self.ended or self.stop.reason
                     return
@@ -178,7 +178,7 @@ class _Run:
             "commands": {"issued": len(kinds), "failed": len(steps) - len(kinds)},
             "envelope": {kind: kinds.count(kind) for kind in ("passed", "limited", "held", "stopped")},
             "events": sum(len(ran.events) for ran, _ in self.done),
-            "latency_ms": _latencies(np.array([step.latency_s for step in steps])),
+            "latency_ms": _latency_quantiles(np.array([step.latency_s for step in steps])),
             "trips": trips,
             "ended": self.ended,
         }
@@ -202,33 +202,33 @@ class _Run:
         cell = self._cell
         home = cell.envelope.units.from_si(cell.twin.home()[0][cell.twin.joint_qpos])
         homing = HomingMove(cell.envelope, home, cell.offered)
-        steps = homing.steps(cell.spoken.look().reading)
+        steps = homing.count_steps(cell.spoken.read_observation().reading)
         options = RunOptions(steps=steps, interrupted=lambda: bool(self.stop.reason))
-        ran = self._driven(Runner(cell.spoken, cell.envelope, homing), 0, options)
+        ran = self._drive(Runner(cell.spoken, cell.envelope, homing), 0, options)
         if ran.trip:
             raise InputError(f"The robot did not reach its home pose: {ran.reason}. Check it before the next run.")
 
-    def _one(self, number: int) -> None:
+    def _run_episode(self, number: int) -> None:
         """Run one episode, determine its outcome, store it and print a line."""
         cell = self._cell
         stage = "" if cell.stages is None else cell.stages.stage
-        arm = "champion" if cell.stages is None else cell.stages.assign(number)
-        ran = self._ran(number, arm, shadow=stage == "shadow")
-        success = outcome_of(ran, self._request)
+        arm = "champion" if cell.stages is None else cell.stages.assign_arm(number)
+        ran = self._execute_episode(number, arm, shadow=stage == "shadow")
+        success = determine_outcome(ran, self._request)
         if ran.steps:
             self._writer.add(
                 ran, policy_hash=cell.deciders[arm].hash, success=success, notes={"stage": stage, "arm": arm}
             )
             self.done.append((ran, success))
         self._console.print(episode_line(ran, success), soft_wrap=True, markup=False)
-        self._tell(ran, success)
+        self._report_to_stages(ran, success)
         if cell.monitor is not None and arm == "champion":
             for line in cell.monitor.end(success):
                 self._console.print(line, soft_wrap=True, markup=False)
         if ran.trip:
-            self._after_trip(ran)
+            self._handle_trip(ran)
 
-    def _ran(self, number: int, arm: str, *, shadow: bool) -> EpisodeRun:
+    def _execute_episode(self, number: int, arm: str, *, shadow: bool) -> EpisodeRun:
         cell, request = self._cell, self._request
         slow_time = cell.robot.source == "sim" and not request.realtime
         watcher = None
@@ -243,26 +243,26 @@ class _Run:
             interrupted=lambda: bool(self.stop.reason),
         )
         watchers = [one for one in (watcher, cell.monitor if arm == "champion" else None) if one is not None]
-        ran = self._driven(Runner(cell.spoken, cell.envelope, cell.deciders[arm], tuple(watchers)), number, options)
+        ran = self._drive(Runner(cell.spoken, cell.envelope, cell.deciders[arm], tuple(watchers)), number, options)
         if watcher is not None:
             ran.shadow = watcher.log.summary()
         return ran
 
-    def _driven(self, runner: Runner, number: int, options: RunOptions) -> EpisodeRun:
+    def _drive(self, runner: Runner, number: int, options: RunOptions) -> EpisodeRun:
         try:
             return runner.run(number, options)
         finally:
             runner.close()
 
-    def _tell(self, ran: EpisodeRun, success: bool | None) -> None:
+    def _report_to_stages(self, ran: EpisodeRun, success: bool | None) -> None:
         """Report the outcome to the candidate's stages; an unknown outcome counts as a failure."""
         stages = self._cell.stages
-        if stages is None or stages.now is None or ran.trip == "hand":
+        if stages is None or stages.current_candidate is None or ran.trip == "hand":
             return
-        if stages.outcome(ran.episode, bool(success), ran.violations, shadow=ran.shadow) == "abort":
+        if stages.record_outcome(ran.episode, bool(success), ran.violations, shadow=ran.shadow) == "abort":
             self._console.print("The candidate was aborted: it is no longer a candidate, and the champion continues.")
 
-    def _after_trip(self, ran: EpisodeRun) -> None:
+    def _handle_trip(self, ran: EpisodeRun) -> None:
         choice = self._request.on_trip
         if choice == "go-on" and ran.trip not in ("hand", "robot"):  # a person checks a failed robot first
             return
@@ -272,7 +272,7 @@ class _Run:
             self._console.print(f"Rolled back: {moved.to_json()}", soft_wrap=True, markup=False)
 
 
-def _facts(cell: RobotCell, request: RunRequest) -> RunFacts:
+def _run_facts(cell: RobotCell, request: RunRequest) -> RunFacts:
     deciders = {arm: {"name": one.name, "hash": one.hash} for arm, one in cell.deciders.items()}
     return RunFacts(
         origin=cell.robot.origin,
@@ -287,14 +287,14 @@ def _facts(cell: RobotCell, request: RunRequest) -> RunFacts:
     )
 
 
-def _latencies(seconds: NDArray[np.float64]) -> dict[str, float | None]:
+def _latency_quantiles(seconds: NDArray[np.float64]) -> dict[str, float | None]:
     """Return quantiles of the policy's response time, in ms of real time."""
     known = 1e3 * seconds[np.isfinite(seconds)]
     levels = {"median": 0.5, "p99": 0.99, "max": 1.0}
     return {name: float(np.quantile(known, level)) if len(known) else None for name, level in levels.items()}
 
 
-def _described(cell: RobotCell, request: RunRequest) -> str:
+def _describe_run(cell: RobotCell, request: RunRequest) -> str:
     limits, settings = cell.envelope.limits, cell.envelope.settings
     speed = np.rad2deg(limits.speed)
     return (
@@ -310,19 +310,19 @@ def episode_line(ran: EpisodeRun, success: bool | None) -> str:
     """Return a line on an episode: its outcome, and the actions of the envelope."""
     said = "outcome unknown" if success is None else "success" if success else "failure"
     tail = f"; {ran.reason}" if ran.trip else ""
-    return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_envelope_words(ran)}{tail}"
+    return f"episode {ran.episode}: {said}, {len(ran.steps)} frames, {_format_envelope_actions(ran)}{tail}"
 
 
-def _envelope_words(ran: EpisodeRun) -> str:
+def _format_envelope_actions(ran: EpisodeRun) -> str:
     """Return the envelope's actions as text. Limited commands are sent within the limits; held ones are not sent."""
-    kinds = Counter(ran.rulings)
+    kinds = Counter(ran.ruling_counts)
     told = {"limited": "clipped to the limits", "held": "held", "stopped": "stopped"}
     done = [f"{kinds[kind]} {words}" for kind, words in told.items() if kinds[kind]]
-    done += [f"{ran.unsent} not taken by the robot"] if ran.unsent else []
+    done += [f"{ran.unsent_count} not taken by the robot"] if ran.unsent_count else []
     return f"envelope: {', '.join(done)}" if done else "all passed by the envelope"
 
 
-def _say(figures: Mapping[str, Any], console: Console) -> None:
+def _print_summary(figures: Mapping[str, Any], console: Console) -> None:
     known = f"{figures['successes']} of {figures['judged']} succeeded, " if figures["judged"] else ""
     told = f"{figures['episodes']} episodes, {known}{figures['frames']} frames: {figures['output']}"
     console.print(told, soft_wrap=True, markup=False)

@@ -12,9 +12,9 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.evaluate.comparison import PairedComparison, compare_running, compare_stored
-from twinloop.evaluate.run import Arena, evaluation
+from twinloop.evaluate.run import Arena, make_evaluation
 from twinloop.simulate import open_backend
-from twinloop.workflows.evaluate.evaluate import opened, opened_twin, remembered, suite_on
+from twinloop.workflows.evaluate.evaluate import build_suite, load_requested_twin, open_candidate, record_trials
 from twinloop.workflows.evaluate.page import comparison_section
 from twinloop.workflows.evaluate.requests import CompareRequest
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -37,7 +37,7 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
     started = datetime.now(UTC)
     if _is_stored(a) != _is_stored(b):
         stored, other = (a, b) if _is_stored(a) else (b, a)
-        opened(other)
+        open_candidate(other)
         raise InputError(
             f"{stored} is a stored evaluation and {other} is a policy. Evaluate {other} in the same suite first, or "
             "give two policies."
@@ -45,28 +45,28 @@ def run_compare(request: CompareRequest, console: Console) -> Outcome:
     if _is_stored(a):
         made = [Evaluation.read(Path(name)) for name in (a, b)]
         found = compare_stored(made[0], made[1], alpha=alpha, margin=margin, seed=request.seed)
-        console.print(found.words(), soft_wrap=True)
+        console.print(found.format_sentence(), soft_wrap=True)
         console.print(
             f"McNemar's exact p-value, which is valid for a fixed number of pairs as here: {found.fixed_p_value:.2g}."
         )
-        return _ended(run, found, {"stored": [a, b]})
-    found, made = _run(request, console)
-    console.print(found.words(), soft_wrap=True)
+        return _finish_comparison(run, found, {"stored": [a, b]})
+    found, made = _run_comparison(request, console)
+    console.print(found.format_sentence(), soft_wrap=True)
     short = {key: found.to_json()[key] for key in ("a", "b", "answer", "decided", "pairs")}
     minutes = sum(one.extra["seconds"] for one in made[:1]) / 60.0
-    with run.storing():
+    with run.lock_output():
         output = request.output
         if output is not None:
             for side, one in zip(("a", "b"), made, strict=True):
                 one.write(output / side)
-        run_id = remembered(output, made, short, started, verb="compare")
-        return _ended(run, found, {"run_id": run_id, "suite": request.suite, "minutes": minutes})
+        run_id = record_trials(output, made, short, started, verb="compare")
+        return _finish_comparison(run, found, {"run_id": run_id, "suite": request.suite, "minutes": minutes})
 
 
-def _run(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
-    first, second = (opened(name) for name in (request.a, request.b))
-    twin = opened_twin(request.twin, request.output)
-    suite = suite_on(request, first if first.pictures else second, twin)
+def _run_comparison(request: CompareRequest, console: Console) -> tuple[PairedComparison, list[Evaluation]]:
+    first, second = (open_candidate(name) for name in (request.a, request.b))
+    twin = load_requested_twin(request.twin, request.output)
+    suite = build_suite(request, first if first.pictures else second, twin)
     arena = Arena(
         suite=suite,
         task=request.task,
@@ -82,7 +82,7 @@ def _run(request: CompareRequest, console: Console) -> tuple[PairedComparison, l
         first, second, arena, alpha=request.alpha, margin=request.margin, most=request.max_episodes, done=tell
     )
     made = [
-        evaluation(who, arena, rows, twin=twin, latency=arena.latency(who))
+        make_evaluation(who, arena, rows, twin=twin, latency=arena.measure_latency(who))
         for who, rows in ((first, rows_a), (second, rows_b))
     ]
     return found, [replace(one, policy=name) for one, name in zip(made, (found.a, found.b), strict=True)]
@@ -92,7 +92,7 @@ def _is_stored(name: str) -> bool:
     return (Path(name) / _STORED).is_file()
 
 
-def _ended(run: MeasuredRun, found: PairedComparison, figures: dict[str, Any]) -> Outcome:
+def _finish_comparison(run: MeasuredRun, found: PairedComparison, figures: dict[str, Any]) -> Outcome:
     return run.end(
         {**found.to_json(), **figures},
         found.headline(),

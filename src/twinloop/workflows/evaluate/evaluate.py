@@ -16,17 +16,17 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.core.console import counted
+from twinloop.core.console import show_progress
 from twinloop.core.errors import InputError
 from twinloop.core.evaluation import Evaluation
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.evaluate.acting import EXPERT, Candidate, candidate
-from twinloop.evaluate.real import read_real
+from twinloop.evaluate.candidates import EXPERT, Candidate, make_candidate
+from twinloop.evaluate.real import read_real_trials
 from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import builtin_suites, open_suite
 from twinloop.evaluate.summary import OVERALL, SUCCESS, WORST, EvaluationSummary, SliceSummary
-from twinloop.evaluate.worlds import Suite, on_twin
+from twinloop.evaluate.worlds import Suite, expand_suite
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.tasks import DEFAULT_TWIN, open_task
@@ -54,7 +54,7 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
     head = ("slice", "success", f"{summary.level:.0%} exact", "progress", "time s", "smooth", "peak N", "unsafe")
     table = Table(*head, title=title, title_justify="left")
     for item in summary.slices[:_SHOWN]:
-        table.add_row(*_cells(item))
+        table.add_row(*_slice_cells(item))
     console.print(table)
     if len(summary.slices) > _SHOWN:
         console.print(f"{len(summary.slices) - _SHOWN} more slices have higher success than these.")
@@ -65,7 +65,7 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
         said += f"; worst slice {summary.slices[0].name} {float(worst.estimate):.3f}, lowest true rate in {ends}"
     console.print(said, soft_wrap=True)
     if summary.invalid:
-        console.print(invalid_words(made, summary), soft_wrap=True)
+        console.print(format_invalid(made, summary), soft_wrap=True)
     for line in made.extra.get("left_out", []):
         console.print(f"Left out: {line}", soft_wrap=True)
     speed = made.extra.get("episodes_per_minute")
@@ -73,7 +73,7 @@ def print_summary(console: Console, made: Evaluation, summary: EvaluationSummary
         console.print(f"{speed:.0f} episodes per minute on {made.extra['backend']}.")
 
 
-def invalid_words(made: Evaluation, summary: EvaluationSummary) -> str:
+def format_invalid(made: Evaluation, summary: EvaluationSummary) -> str:
     """Return a sentence on the number of invalid trials, the reasons and the consequence."""
     given = dict.fromkeys(reason for item in summary.slices for reason in item.reasons)
     reasons = "; ".join(given) or "no reason given"
@@ -85,7 +85,7 @@ def invalid_words(made: Evaluation, summary: EvaluationSummary) -> str:
     )
 
 
-def _cells(item: SliceSummary) -> list[str]:
+def _slice_cells(item: SliceSummary) -> list[str]:
     def number(value: float, digits: int) -> str:
         return "–" if math.isnan(value) else f"{value:.{digits}f}"
 
@@ -104,12 +104,12 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
     if request.real is not None:
         return run_evaluate_real(request, request.real, console)
     output, fail_under = request.output, request.fail_under
-    run = MeasuredRun.begin("evaluate", request.suite, output, conditions(fail_under), console)
+    run = MeasuredRun.begin("evaluate", request.suite, output, parse_fail_under(fail_under), console)
     started = datetime.now(UTC)
-    who, twin = opened(request.policy, request.name), opened_twin(request.twin, output)
-    suite = suite_on(request, who, twin)
-    suite.selected([stem for stem, _, _ in map(_asked, fail_under) if stem not in (OVERALL, WORST)])
-    with counted(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
+    who, twin = open_candidate(request.policy, request.name), load_requested_twin(request.twin, output)
+    suite = build_suite(request, who, twin)
+    suite.select_slices([stem for stem, _, _ in map(_split_fail_under, fail_under) if stem not in (OVERALL, WORST)])
+    with show_progress(label=f"{who.name} in {suite.name}", total=suite.episodes) as done:
         made = evaluate(
             who,
             twin,
@@ -120,22 +120,22 @@ def run_evaluate(request: EvaluateRequest, console: Console) -> Outcome:
             batch=request.batch,
             done=done,
         )
-    with run.storing():
-        return _ended(run, [made], request.level, started)
+    with run.lock_output():
+        return _finish_evaluation(run, [made], request.level, started)
 
 
 def run_evaluate_real(request: EvaluateRequest, path: Path, console: Console) -> Outcome:
     """Convert real trials to evaluations; print and store them like simulated ones."""
     output, twin = request.output, request.twin
-    run = MeasuredRun.begin("evaluate", "real", output, conditions(request.fail_under), console)
+    run = MeasuredRun.begin("evaluate", "real", output, parse_fail_under(request.fail_under), console)
     started = datetime.now(UTC)
-    outcomes = _labelled(path, output)
+    outcomes = _load_labelled_outcomes(path, output)
     if outcomes:
         console.print(f"{len(outcomes)} outcomes are from the workspace's labels.")
-    known = opened_twin(twin, output) if twin is not None else None
-    made = list(read_real(path, policy=request.name or None, twin=known, outcomes=outcomes))
-    with run.storing():
-        return _ended(run, made, request.level, started)
+    known = load_requested_twin(twin, output) if twin is not None else None
+    made = list(read_real_trials(path, policy=request.name or None, twin=known, outcomes=outcomes))
+    with run.lock_output():
+        return _finish_evaluation(run, made, request.level, started)
 
 
 def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
@@ -145,14 +145,14 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
         plain = spec.model_dump(mode="json", exclude_defaults=True)
         console.print(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=110), soft_wrap=True)
         return {"suite": plain, "hash": spec.hash}, 0
-    opened_on = opened_twin(request.twin, None)
+    opened_on = load_requested_twin(request.twin, None)
     made = open_task(request.task, opened_on)
     table = Table("suite", "slices", "episodes", "slices with images", "description", title=f"on {opened_on.name}")
     rows: list[dict[str, Any]] = []
     for name, spec in builtin_suites().items():
         row: dict[str, Any] = {"name": name, "hash": spec.hash, "about": spec.about, "each": spec.episodes}
         if not spec.scenarios:
-            bare, seen = (on_twin(spec, opened_on, made, pictures=pictures) for pictures in (False, True))
+            bare, seen = (expand_suite(spec, opened_on, made, pictures=pictures) for pictures in (False, True))
             row |= {"slices": len(bare.slices), "episodes": bare.episodes, "slices_with_pictures": len(seen.slices)}
         cells = [str(row.get(key, "as stored")) for key in ("slices", "episodes", "slices_with_pictures")]
         table.add_row(name, *cells, spec.about)
@@ -162,7 +162,7 @@ def run_list_suites(request: EvaluateRequest, console: Console) -> Outcome:
     return {"suites": rows, "twin": opened_on.name}, 0
 
 
-def conditions(fail_under: Sequence[str]) -> list[str]:
+def parse_fail_under(fail_under: Sequence[str]) -> list[str]:
     """Return ``SLICE=RATE`` as conditions on metrics.
 
     ``overall`` and ``worst`` are not slices; ``SLICE.low`` is the lower end of the interval.
@@ -171,10 +171,13 @@ def conditions(fail_under: Sequence[str]) -> list[str]:
         InputError: a text has another form.
     """
     whole = {OVERALL: SUCCESS, WORST: WORST}
-    return [f"{whole.get(stem, f'{SUCCESS}/{stem}')}{end} < {rate}" for stem, end, rate in map(_asked, fail_under)]
+    return [
+        f"{whole.get(stem, f'{SUCCESS}/{stem}')}{end} < {rate}"
+        for stem, end, rate in map(_split_fail_under, fail_under)
+    ]
 
 
-def _asked(text: str) -> tuple[str, str, str]:
+def _split_fail_under(text: str) -> tuple[str, str, str]:
     """Return the slice pattern of one ``SLICE=RATE``, ``.low`` if its lower bound is meant, and the rate as written."""
     name, sign, rate = text.rpartition("=")
     try:
@@ -189,21 +192,21 @@ def _asked(text: str) -> tuple[str, str, str]:
     return name.removesuffix(".low"), ".low" if name.endswith(".low") else "", rate
 
 
-def opened(policy: str, name: str = "") -> Candidate:
+def open_candidate(policy: str, name: str = "") -> Candidate:
     """Return the policy to evaluate: the expert, or a policy by folder, version or alias.
 
     Raises:
         InputError, UnknownNameError: there is no policy of that name.
     """
     if policy == EXPERT:
-        return candidate(EXPERT, name=name)
+        return make_candidate(EXPERT, name=name)
     from twinloop.policies import open_policy
 
     folder = policy_folder(policy)
-    return candidate(open_policy(folder), name=name or (folder.name if Path(policy).is_dir() else policy))
+    return make_candidate(open_policy(folder), name=name or (folder.name if Path(policy).is_dir() else policy))
 
 
-def opened_twin(name: str | None, output: Path | None) -> Twin:
+def load_requested_twin(name: str | None, output: Path | None) -> Twin:
     """Return the twin of that name, else that of the workspace, else the default."""
     if name is None:
         root = Workspace.find(output or Path.cwd())
@@ -213,16 +216,16 @@ def opened_twin(name: str | None, output: Path | None) -> Twin:
     return load_twin(name or DEFAULT_TWIN)
 
 
-def suite_on(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
+def build_suite(request: EvaluateRequest | CompareRequest, who: Candidate, twin: Twin) -> Suite:
     """Return the requested suite on a twin, with the requested slices and numbers of trials."""
     root = Workspace.find(request.output or Path.cwd())
     folder = request.scenarios or (None if root is None else root / "scenarios")
     spec, task = open_suite(request.suite), open_task(request.task, twin)
-    suite = on_twin(spec, twin, task, pictures=who.pictures, scenarios=folder)
-    return suite.with_episodes(getattr(request, "episodes", None)).selected(request.slices)
+    suite = expand_suite(spec, twin, task, pictures=who.pictures, scenarios=folder)
+    return suite.with_episodes(getattr(request, "episodes", None)).select_slices(request.slices)
 
 
-def remembered(
+def record_trials(
     output: Path | None, evaluations: Sequence[Evaluation], figures: dict[str, Any], started: datetime, *, verb: str
 ) -> str | None:
     """Write the trials of a run into the surrounding workspace; return the run's id, or None without a workspace."""
@@ -253,7 +256,7 @@ def trial_rows(made: Evaluation) -> pa.Table:
     )
 
 
-def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
+def _load_labelled_outcomes(path: Path, output: Path | None) -> dict[int, bool]:
     """Return the outcomes that people gave to the episodes of a dataset in the workspace, by ``episode_index``."""
     root = Workspace.find(output or Path.cwd())
     if root is None or not (path / layout.INFO).is_file() or not DatasetReader(path).ours:
@@ -265,7 +268,7 @@ def _labelled(path: Path, output: Path | None) -> dict[int, bool]:
     return {index: said[name] for index, name in enumerate(names) if name in said}
 
 
-def _folders(made: Sequence[Evaluation]) -> list[str]:
+def _folder_names(made: Sequence[Evaluation]) -> list[str]:
     """Return a folder for each evaluation: the policy's name, with unsuitable characters replaced."""
     if len(made) == 1:
         return ["."]
@@ -273,11 +276,11 @@ def _folders(made: Sequence[Evaluation]) -> list[str]:
     return [word if words.count(word) == 1 else f"{word}_{at}" for at, word in enumerate(words)]
 
 
-def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
+def _finish_evaluation(run: MeasuredRun, made: list[Evaluation], level: float, started: datetime) -> Outcome:
     """Print and store evaluations, and check the conditions on their metrics."""
     summaries = [EvaluationSummary.of(one, level=level) for one in made]
     headline = []
-    for one, summary, folder in zip(made, summaries, _folders(made), strict=True):
+    for one, summary, folder in zip(made, summaries, _folder_names(made), strict=True):
         print_summary(run.console, one, summary)
         of = f"/{one.policy}" if len(made) > 1 else ""
         headline += [replace(figure, name=f"{figure.name}{of}") for figure in summary.headline()]
@@ -295,7 +298,7 @@ def _ended(run: MeasuredRun, made: list[Evaluation], level: float, started: date
     }
     short = {"policies": [one.policy for one in made], "suite": made[0].suite}
     short |= {figure.name: figure.estimate for figure in headline if "/" not in figure.name}
-    figures["run_id"] = remembered(run.output, made, short, started, verb="evaluate")
+    figures["run_id"] = record_trials(run.output, made, short, started, verb="evaluate")
 
     def fill(page: ReportPage) -> None:
         for one, summary in zip(made, summaries, strict=True):

@@ -13,7 +13,7 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.headline import HeadlineMetric
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.stats.proportion import chance_to_show, rate_shown, trials_to_claim, watched_claim
+from twinloop.stats.proportion import claim_probability, failure_rate_bound, sequential_claim_trials, trials_to_claim
 from twinloop.workflows.evaluate.requests import EvidenceRequest
 from twinloop.workflows.run.results import MeasuredRun
 
@@ -33,14 +33,14 @@ def evidence_section(page: ReportPage, figures: Mapping[str, Any], simulation: S
         shown.append(KeyMetric(label="failure rate proven so far", value=f"{seen['rate_shown']:.3g}", source=source))
         more = f"{seen['more_without_failure']:,}"
         shown.append(KeyMetric(label="further trials without a failure", value=more, source="needed for the claim"))
-    page.figures(shown)
+    page.key_metrics(shown)
     page.section(
         "Real trials",
         "Trials must be independent, from the conditions of real use, and judged without knowledge of the claim.",
     )
     page.table(
-        ["failures allowed", "trials", *_headings(rows[0])],
-        [[row["failures"], row["trials"], row["watched_trials"], *_chances(row)] for row in rows],
+        ["failures allowed", "trials", *_chance_headings(rows[0])],
+        [[row["failures"], row["trials"], row["watched_trials"], *_format_chances(row)] for row in rows],
     )
     page.section("What simulation contributes", "\n\n".join(simulation))
 
@@ -54,16 +54,16 @@ def run_evidence(request: EvidenceRequest, console: Console) -> tuple[dict[str, 
     Raises:
         InputError: an option is not a probability, or the search cannot support a claim.
     """
-    _check(request)
+    _check_claim(request)
     claim, run = request, MeasuredRun.begin("evidence", "claim", request.output, request.fail_if, console)
     figures: dict[str, Any] = {
         "schema": 1,
         "claim": {"failure_rate": claim.failure_rate, "confidence": claim.confidence},
-        "demonstrations": _demonstrations(claim),
-        "seen": _seen(claim),
-        "simulation": _simulation(claim),
+        "demonstrations": _compute_trial_numbers(claim),
+        "seen": _summarize_seen_trials(claim),
+        "simulation": _compute_simulation_contributions(claim),
     }
-    _say(claim, figures, console)
+    _print_claim(claim, figures, console)
     return run.end(
         figures,
         _headline(figures),
@@ -92,7 +92,7 @@ def _headline(figures: Mapping[str, Any]) -> list[HeadlineMetric]:
     ]
 
 
-def _check(claim: EvidenceRequest) -> None:
+def _check_claim(claim: EvidenceRequest) -> None:
     for name in ("gap", "correlation", "region"):
         value = getattr(claim, name)
         if value is not None and not 0.0 <= value <= 1.0:
@@ -106,14 +106,14 @@ def _check(claim: EvidenceRequest) -> None:
         )
 
 
-def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
+def _compute_trial_numbers(claim: EvidenceRequest) -> list[dict[str, Any]]:
     """Return fixed and sequential numbers of trials and the chance to pass, by number of allowed failures."""
     rate, confidence = claim.failure_rate, claim.confidence
-    watched = watched_claim(rate, confidence=confidence, failures=claim.failures)
+    watched = sequential_claim_trials(rate, confidence=confidence, failures=claim.failures)
     rows: list[dict[str, Any]] = []
     for allowed in range(claim.failures + 1):
         trials = trials_to_claim(rate, confidence=confidence, failures=allowed)
-        chances = chance_to_show([rate / times for times in _BETTER], trials, allowed)
+        chances = claim_probability([rate / times for times in _BETTER], trials, allowed)
         rows.append(
             {
                 "failures": allowed,
@@ -125,11 +125,11 @@ def _demonstrations(claim: EvidenceRequest) -> list[dict[str, Any]]:
     return rows
 
 
-def _seen(claim: EvidenceRequest) -> dict[str, Any] | None:
+def _summarize_seen_trials(claim: EvidenceRequest) -> dict[str, Any] | None:
     """Return the rate that the trials so far prove, and how many more without a failure are needed."""
     if not claim.seen_trials:
         return None
-    shown = rate_shown(claim.seen_failures, claim.seen_trials, confidence=claim.confidence)
+    shown = failure_rate_bound(claim.seen_failures, claim.seen_trials, confidence=claim.confidence)
     needed = trials_to_claim(claim.failure_rate, confidence=claim.confidence, failures=claim.seen_failures)
     return {
         "trials": claim.seen_trials,
@@ -139,7 +139,7 @@ def _seen(claim: EvidenceRequest) -> dict[str, Any] | None:
     }
 
 
-def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
+def _compute_simulation_contributions(claim: EvidenceRequest) -> dict[str, Any]:
     """Return the contribution of simulation under each given assumption."""
     found: dict[str, Any] = {"without_assumption": 0}
     if claim.gap is not None:
@@ -147,10 +147,10 @@ def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
         trials = trials_to_claim(left, confidence=claim.confidence) if left > 0 else None
         found["gap"] = {"assumed": claim.gap, "rate_left": left, "simulated_trials": trials}
         if claim.sim is not None:
-            rate = _searched(claim.sim, claim.confidence)
+            rate = _read_search_rate(claim.sim, claim.confidence)
             found["gap"] |= {"simulated": rate, "bound": min(1.0, rate["high"] + claim.gap)}
     elif claim.sim is not None:
-        found["searched"] = _searched(claim.sim, claim.confidence)
+        found["searched"] = _read_search_rate(claim.sim, claim.confidence)
     if claim.correlation is not None:
         fewer = trials_to_claim(claim.failure_rate, confidence=claim.confidence) * (1.0 - claim.correlation**2)
         found["paired"] = {"correlation": claim.correlation, "trials_at_best": round(fewer)}
@@ -161,7 +161,7 @@ def _simulation(claim: EvidenceRequest) -> dict[str, Any]:
     return found
 
 
-def _searched(path: Path, confidence: float) -> dict[str, Any]:
+def _read_search_rate(path: Path, confidence: float) -> dict[str, Any]:
     """Return the failure rate of a `twinloop scenario search`.
 
     Raises:
@@ -181,14 +181,14 @@ def _searched(path: Path, confidence: float) -> dict[str, Any]:
     return {key: rate[key] for key in ("rate", "low", "high", "level", "draws")}
 
 
-def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> None:
+def _print_claim(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> None:
     rate = claim.failure_rate
     console.print(
         f"To claim a failure rate of at most {rate:g} with {claim.confidence:.0%} confidence:", soft_wrap=True
     )
-    table = Table("failures allowed", "real trials", *_headings(figures["demonstrations"][0]))
+    table = Table("failures allowed", "real trials", *_chance_headings(figures["demonstrations"][0]))
     for row in figures["demonstrations"]:
-        table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *_chances(row))
+        table.add_row(str(row["failures"]), f"{row['trials']:,}", f"{row['watched_trials']:,}", *_format_chances(row))
     console.print(table)
     console.print(
         "Trials must be independent, from the conditions of real use, and judged without knowledge of the claim.",
@@ -205,12 +205,12 @@ def _say(claim: EvidenceRequest, figures: dict[str, Any], console: Console) -> N
         console.print(f"- {line}", soft_wrap=True)
 
 
-def _headings(row: Mapping[str, Any]) -> list[str]:
+def _chance_headings(row: Mapping[str, Any]) -> list[str]:
     better = [f"passes if the true rate is {key.removeprefix('rate/')} × lower" for key in row["chance_to_pass"]]
     return ["if tested after each trial", *better]
 
 
-def _chances(row: Mapping[str, Any]) -> list[str]:
+def _format_chances(row: Mapping[str, Any]) -> list[str]:
     return [f"{chance:.0%}" for chance in row["chance_to_pass"].values()]
 
 

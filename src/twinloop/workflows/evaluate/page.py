@@ -23,8 +23,8 @@ _LOW, _MIDDLE, _HIGH = "#c8553d", "#d9c58b", "#3a7d8c"
 
 def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSummary) -> None:
     """Write an evaluation: key metrics, every slice, worst first, and the map of pairs if the suite has pairs."""
-    page.section(f"{made.policy} in {made.suite}", _words(made, summary))
-    page.figures(_key_figures(made, summary))
+    page.section(f"{made.policy} in {made.suite}", _describe_evaluation(made, summary))
+    page.key_metrics(_key_metrics(made, summary))
     if len(summary.slices) > 1:
         page.plot(
             slice_bars(summary),
@@ -50,7 +50,7 @@ def evaluation_section(page: ReportPage, made: Evaluation, summary: EvaluationSu
     )
     page.table(
         (*head, "peak N", "most N", "unsafe"),
-        [_row(item) for item in summary.slices],
+        [_slice_row(item) for item in summary.slices],
         caption="Slices, worst first. Time to success, smoothness (spectral arc length) and peak contact force are "
         "medians; unsafe is the share of trials in which a limit of joint range, speed or acceleration was exceeded, "
         "or the robot touched the table or itself.",
@@ -119,10 +119,10 @@ def pair_map(pairs: list[str], ends: dict[str, dict[str, str]], summary: Evaluat
 
 def comparison_section(page: ReportPage, found: PairedComparison) -> None:
     """Write a comparison: the answer, the difference over the pairs, and the slices in which the policies differ."""
-    page.section(f"{found.a} against {found.b}", found.words())
-    only_a, only_b = found.discordant
+    page.section(f"{found.a} against {found.b}", found.format_sentence())
+    only_a, only_b = found.discordant_counts
     i = found.interval
-    page.figures(
+    page.key_metrics(
         [
             KeyMetric(label="answer", value=found.answer, source=f"α = {found.alpha:g}"),
             KeyMetric(label="pairs", value=found.counts.pairs, source=f"decided at {found.decided or '–'}"),
@@ -135,7 +135,7 @@ def comparison_section(page: ReportPage, found: PairedComparison) -> None:
         ]
     )
     page.plot(
-        _sequence(found),
+        _confidence_sequence_plot(found),
         "Confidence sequence of the difference of success rates: it is valid at all pairs simultaneously.",
     )
     if len(found.by_slice) > 1:
@@ -147,7 +147,7 @@ def comparison_section(page: ReportPage, found: PairedComparison) -> None:
         )
 
 
-def _sequence(found: PairedComparison) -> Figure:
+def _confidence_sequence_plot(found: PairedComparison) -> Figure:
     figure, n = new_figure(), np.arange(1, found.counts.pairs + 1)
     figure.add_scatter(x=n, y=found.test.high, mode="lines", line={"width": 0}, showlegend=False, hoverinfo="skip")
     figure.add_scatter(
@@ -168,7 +168,7 @@ def _sequence(found: PairedComparison) -> Figure:
     return figure
 
 
-def _key_figures(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric]:
+def _key_metrics(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric]:
     overall, worst = summary.overall, summary.worst
     found = [
         KeyMetric(
@@ -187,7 +187,7 @@ def _key_figures(made: Evaluation, summary: EvaluationSummary) -> list[KeyMetric
     return found
 
 
-def _words(made: Evaluation, summary: EvaluationSummary) -> str:
+def _describe_evaluation(made: Evaluation, summary: EvaluationSummary) -> str:
     where = "Real trials." if made.domain == "real" else f"Simulated on {made.twin}, run seed {made.run_seed}."
     many = len(summary.slices)
     chosen = (
@@ -199,7 +199,7 @@ def _words(made: Evaluation, summary: EvaluationSummary) -> str:
     return f"{where} Intervals are exact (Clopper–Pearson).{chosen}"
 
 
-def _row(item: SliceSummary) -> list[Any]:
+def _slice_row(item: SliceSummary) -> list[Any]:
     rate = item.success
     ends = [float(x) for x in (rate.estimate, rate.low, rate.high)]
     figures = [item.progress, item.time_s, item.smoothness, item.peak_force_n, item.peak_force_most_n, item.violating]

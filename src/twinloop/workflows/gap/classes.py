@@ -13,7 +13,7 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
-from twinloop.core.headline import HeadlineMetric, headlines
+from twinloop.core.headline import HeadlineMetric, read_headlines
 from twinloop.core.records import Episode
 from twinloop.core.trials import Trials
 from twinloop.dataset.lerobot import layout
@@ -21,16 +21,21 @@ from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.trials import read_trials
 from twinloop.gap.policies.classes import (
     EpisodeErrors,
-    drift_since,
-    easier_in_simulation,
-    errors_of,
-    failing_conditions,
-    gap_too_wide,
-    other_environment,
-    weak_policies,
+    check_conditions,
+    check_drift,
+    check_gap_limits,
+    check_other_environment,
+    check_simulation_easier,
+    check_weak_policies,
+    compute_relative_errors,
 )
-from twinloop.gap.policies.classes_coverage import TrainingSupport, combination_covered, never_covered, visited_axes
-from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, ClassCheck, FailureDiagnosis, Kind, decided
+from twinloop.gap.policies.classes_coverage import (
+    TrainingSupport,
+    check_axis_coverage,
+    check_combination_coverage,
+    visited_axes,
+)
+from twinloop.gap.policies.classes_result import ALPHA, MEANINGS, ClassCheck, FailureDiagnosis, Kind, adjust_checks
 from twinloop.randomize import read_identified
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
@@ -49,16 +54,23 @@ def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
         f"{len(found.classes)} classes fire on {len(found.checks)} checks. A check fires only on evidence that is "
         f"significant at {ALPHA:.0%} after Holm's correction over all of them together.",
     )
-    if found.fired:
+    if found.fired_checks:
         page.table(
             ["class", "of", "evidence", "what to do"],
-            [[MEANINGS[c.kind], c.subject, c.evidence, "; ".join(c.remedy)] for c in found.fired],
+            [[MEANINGS[c.kind], c.subject, c.evidence, "; ".join(c.remedy)] for c in found.fired_checks],
         )
     if found.checks:
         page.table(
             ["class", "of", "fires", "p (Holm)", "evidence", "what it lacks"],
             [
-                [MEANINGS[c.kind], c.subject, "yes" if c.fired else "no", _p(c), c.evidence, c.needed or "–"]
+                [
+                    MEANINGS[c.kind],
+                    c.subject,
+                    "yes" if c.fired else "no",
+                    _format_p_value(c),
+                    c.evidence,
+                    c.needed or "–",
+                ]
                 for c in found.checks
             ],
             caption="Every check that the data allowed.",
@@ -67,7 +79,7 @@ def classes_section(page: ReportPage, found: FailureDiagnosis) -> None:
         page.text(f"Not checked, {MEANINGS[kind]}: {why}.")
 
 
-def _p(check: ClassCheck) -> str:
+def _format_p_value(check: ClassCheck) -> str:
     return "–" if np.isnan(check.p_value) else f"{check.p_value:.2g}"
 
 
@@ -75,7 +87,7 @@ _DRAWN = "provenance/rand."
 _MEASURED = ("dynamics", "why")  # kinds of runs that measure the size of a gap
 
 
-def _require_enough(request: GapClassesRequest) -> None:
+def _check_request(request: GapClassesRequest) -> None:
     """Refuse a request without data for a check, or with a share outside of 0 to 1."""
     training = request.training and request.data
     if not any((training, request.trials, request.gap, request.other, request.calibrated)):
@@ -94,7 +106,7 @@ def _require_enough(request: GapClassesRequest) -> None:
 
 def run_gap_classes(request: GapClassesRequest, console: Console) -> Outcome:
     """Check every class that the data allow; print and store the classes that fire, with their remedies."""
-    _require_enough(request)
+    _check_request(request)
     log = None if request.data is None else open_log(request.data, request.reading)
     run = MeasuredRun.begin("gap", "classes", request.output, request.fail_if, console)
     found = diagnose(request, log)
@@ -125,35 +137,35 @@ def diagnose(request: GapClassesRequest, log: LogEpisodes | None) -> FailureDiag
     """Run every check that the request allows; return the checks, and the skipped classes with reasons."""
     checks: list[ClassCheck] = []
     skipped: dict[Kind, str] = {}
-    _coverage(request, log, checks, skipped)
-    _width(request, checks, skipped)
-    _twin_errors(request, log, checks, skipped)
-    _trials(request, checks, skipped)
+    _check_coverage(request, log, checks, skipped)
+    _check_gap_width(request, checks, skipped)
+    _check_twin_errors(request, log, checks, skipped)
+    _check_trials(request, checks, skipped)
     if not checks:
         why = "; ".join(f"{kind.replace('_', ' ')}: {words}" for kind, words in skipped.items())
         raise InputError(f"Nothing could be checked. {why[:1].upper()}{why[1:]}.")
-    return decided(checks, skipped)
+    return adjust_checks(checks, skipped)
 
 
-def _coverage(
+def _check_coverage(
     request: GapClassesRequest, log: LogEpisodes | None, checks: list[ClassCheck], skipped: dict[Kind, str]
 ) -> None:
     if request.training is None or log is None:
         skipped["never_covered"] = "give --data and --training (a dataset, or the folder of an identify run)"
         return
     names, rows = visited_axes(log.episodes)
-    support = training_support(request.training)
+    support = load_training_support(request.training)
     name = request.twin or "TWIN"
     remedy = (
         f"twinloop identify --twin {name} --data {request.data} --output run",
         "twinloop generate FILE --randomize-from run --output wider",
     )
-    checks += never_covered(support, names, rows, remedy=remedy)
-    together = combination_covered(support, names, rows, remedy=remedy)
+    checks += check_axis_coverage(support, names, rows, remedy=remedy)
+    together = check_combination_coverage(support, names, rows, remedy=remedy)
     checks += [] if together is None else [together]
 
 
-def training_support(training: str) -> TrainingSupport:
+def load_training_support(training: str) -> TrainingSupport:
     """Return the states visited in a dataset, episode by episode, or the ranges of an identify run.
 
     Raises:
@@ -165,12 +177,12 @@ def training_support(training: str) -> TrainingSupport:
         found = ParamDistribution.from_json(read_identified(path)["distribution"])
         return TrainingSupport.of_distribution(found, origin=str(path))
     names, rows = visited_axes(open_log(training).episodes)
-    drawn = _drawn(path)
+    drawn = _drawn_parameters(path)
     both = np.concatenate([rows, np.stack(list(drawn.values()), axis=-1)], axis=1) if drawn else rows
     return TrainingSupport(names=(*names, *drawn), values=both, origin=str(training))
 
 
-def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
+def _drawn_parameters(path: Path) -> dict[str, NDArray[np.float64]]:
     """Return the drawn parameters of a generated dataset by name, ``(nepisode,)`` each; empty for other datasets."""
     if not (path / layout.INFO).is_file():
         return {}
@@ -183,7 +195,7 @@ def _drawn(path: Path) -> dict[str, NDArray[np.float64]]:
     }
 
 
-def _width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
+def _check_gap_width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
     if request.gap is None:
         skipped["gap_too_wide"] = "give --gap with the folder of a run of `twinloop gap`"
         return
@@ -191,12 +203,12 @@ def _width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[K
     if result.get("kind") not in _MEASURED:
         made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
         raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")
-    figures = list(headlines(result).values())
+    figures = list(read_headlines(result).values())
     limits = {"skill": request.least_skill, "unexplained": request.most_unexplained}
     words = f"twinloop identify --twin {request.twin or 'TWIN'} --data {request.data or 'LOG'}"
     remedy = (f"{words} --holdout last:10 --output run", f"{words} --compare --output hypotheses")
     episodes = result.get("episodes", 1)
-    found = gap_too_wide(
+    found = check_gap_limits(
         figures, limits, episodes=len(episodes) if isinstance(episodes, list) else int(episodes), remedy=remedy
     )
     if not found:
@@ -205,7 +217,7 @@ def _width(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[K
     checks += found
 
 
-def _twin_errors(
+def _check_twin_errors(
     request: GapClassesRequest, log: LogEpisodes | None, checks: list[ClassCheck], skipped: dict[Kind, str]
 ) -> None:
     if request.calibrated is None:
@@ -215,25 +227,25 @@ def _twin_errors(
     if log is None or request.twin is None or not (request.calibrated or request.other):
         return
     twin = load_twin(request.twin)
-    here = twin_errors(twin, log.episodes, request.params)
+    here = compute_twin_errors(twin, log.episodes, request.params)
     words = f"twinloop identify --twin {request.twin} --data"
     if request.calibrated is not None:
-        first = _first_after(log.episodes, request.calibrated)
+        first = _first_episode_after(log.episodes, request.calibrated)
         remedy = (
             f"{words} {request.data} --drift 3 --output drift",
             f"{words} LATER_EPISODES --output recalibrated",
         )
-        checks += drift_since(here, first, remedy=remedy)
+        checks += check_drift(here, first, remedy=remedy)
     if request.other is not None:
-        there = twin_errors(twin, open_log(request.other).episodes, request.params)
+        there = compute_twin_errors(twin, open_log(request.other).episodes, request.params)
         remedy = (
             f"{words} {request.other} --output there",
             "twinloop generate FILE --randomize-from there --output there-dataset",
         )
-        checks += other_environment(here, there, name=request.other, remedy=remedy)
+        checks += check_other_environment(here, there, name=request.other, remedy=remedy)
 
 
-def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> EpisodeErrors:
+def compute_twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) -> EpisodeErrors:
     """Return the errors of a twin, nominal or with the estimates of an identify run, relative to holding still."""
     logs = prepare_replay(twin, episodes)
     values = {} if params is None else ParamDistribution.from_json(read_identified(params)["distribution"]).estimate
@@ -243,10 +255,12 @@ def twin_errors(twin: Twin, episodes: Sequence[Episode], params: Path | None) ->
         lost = logs.numbers[int(np.argwhere(np.isinf(readings))[0, 0])]
         raise InputError(f"The twin {twin.name} diverges in episode {lost}. Give other parameters, or leave it out.")
     names = [channel.name.removeprefix("position/") for channel in logs.channels]
-    return errors_of(names, logs.episode_errors(readings), logs.episode_errors(logs.held), logs.episodes)
+    return compute_relative_errors(
+        names, logs.episode_errors(readings), logs.episode_errors(logs.hold_baseline), logs.episodes
+    )
 
 
-def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
+def _first_episode_after(episodes: Sequence[Episode], calibrated: str) -> int:
     """Return the position of the first episode after a calibration, which is given by number or date."""
     if calibrated.isdigit():
         return sum(episode.index < int(calibrated) for episode in episodes)
@@ -260,12 +274,12 @@ def _first_after(episodes: Sequence[Episode], calibrated: str) -> int:
     return sum(float(episode.time[0]) < moment for episode in episodes)
 
 
-def _trials(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
+def _check_trials(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[Kind, str]) -> None:
     if not request.trials:
         why = "give --trials with real and simulated scored trials"
         skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = why
         return
-    trials = Trials.joined(read_trials(path) for path in request.trials)
+    trials = Trials.concatenate_trials(read_trials(path) for path in request.trials)
     named = [name for name in trials.real.conditions if name]
     if len(named) > 1:
         data = request.other or "LOG_FROM_THERE"
@@ -273,15 +287,15 @@ def _trials(request: GapClassesRequest, checks: list[ClassCheck], skipped: dict[
             f"twinloop identify --twin {request.twin or 'TWIN'} --data {data} --output there",
             "twinloop generate FILE --randomize-from there --output there-dataset",
         )
-        checks += failing_conditions(trials, remedy=dict.fromkeys(named, again))
+        checks += check_conditions(trials, remedy=dict.fromkeys(named, again))
     elif request.other is None:
         skipped["other_environment"] = f"the real trials name {len(named)} conditions, two are needed"
     if not len(trials.sim):
         skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = "there are no simulated trials"
         return
-    checks += weak_policies(
+    checks += check_weak_policies(
         trials, request.least_success, remedy=("twinloop generate FILE --episodes 10000 --output more",)
     )
     if len(trials.real):
         pixels = ("twinloop gap sensors --real LOG --sim DATASET", "twinloop gap vision --real LOG --sim DATASET")
-        checks += easier_in_simulation(trials, remedy=pixels)
+        checks += check_simulation_easier(trials, remedy=pixels)

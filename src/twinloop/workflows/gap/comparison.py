@@ -36,7 +36,7 @@ def run_gap_estimate(request: GapEstimateRequest, console: Console) -> Outcome:
     """Estimate the real score of every policy from real and simulated trials; print and store the result."""
     run = MeasuredRun.begin("gap", "estimate", request.output, request.fail_if, console)
     found = estimate_real(read_trials(request.trials), measure=request.measure, level=request.level, seed=request.seed)
-    _print(console, found)
+    _print_estimate(console, found)
     return run.end(
         {**found.to_json(), "trials": str(request.trials), "data": str(request.trials)},
         found.headline(),
@@ -46,12 +46,12 @@ def run_gap_estimate(request: GapEstimateRequest, console: Console) -> Outcome:
     )
 
 
-def _print(console: Console, found: RealEstimate) -> None:
+def _print_estimate(console: Console, found: RealEstimate) -> None:
     table = Table("policy", "pairs", "sim only", "real alone", "with simulation", "correlation", "trials saved")
     for row in found.policies:
         table.add_row(
-            row.policy, str(row.pairs), str(row.more), _ends(row.alone), _ends(row.combined),
-            "–" if math.isnan(row.correlation) else f"{row.correlation:.2f}", _ends(row.saved, digits=0),
+            row.policy, str(row.pairs), str(row.more), _format_interval(row.alone), _format_interval(row.combined),
+            "–" if math.isnan(row.correlation) else f"{row.correlation:.2f}", _format_interval(row.saved, digits=0),
         )  # fmt: skip
     console.print(table)
     console.print(
@@ -72,7 +72,7 @@ def _print(console: Console, found: RealEstimate) -> None:
         console.print(f"Left out: {policy} {why}.", soft_wrap=True)
 
 
-def _ends(interval: Interval, *, digits: int = 3) -> str:
+def _format_interval(interval: Interval, *, digits: int = 3) -> str:
     low, high = float(interval.low), float(interval.high)
     ends = "" if low != low else f" [{low:.{digits}f}, {high:.{digits}f}]"
     return f"{float(interval.estimate):.{digits}f}{ends}"
@@ -97,7 +97,7 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
         level=request.level,
         seed=request.seed,
     )
-    words = {task.arms.task: comparison_words(found, task) for task in found.tasks}
+    words = {task.arms.task: describe_comparison(found, task) for task in found.tasks}
     for task in found.tasks:
         console.print((f"{task.arms.task}: " if task.arms.task else "") + words[task.arms.task], soft_wrap=True)
         for note in task.notes:
@@ -111,7 +111,7 @@ def run_gap_compare(request: GapCompareRequest, console: Console) -> Outcome:
     )
 
 
-def comparison_words(found: PolicyComparison, task: TaskComparison) -> str:
+def describe_comparison(found: PolicyComparison, task: TaskComparison) -> str:
     """Return the result for a task as a sentence."""
     arms = task.arms
     said = ", ".join(
@@ -119,16 +119,16 @@ def comparison_words(found: PolicyComparison, task: TaskComparison) -> str:
         for name, x in ((found.a, arms.a), (found.b, arms.b))
     )
     run = task.sequential
-    answer = _fixed_words(found, task) if run is None else _sequential_words(found, run)
+    answer = _describe_fixed(found, task) if run is None else _describe_sequential(found, run)
     return f"{said}{' on the same starts' if arms.paired else ''}: {answer}"
 
 
-def _fixed_words(found: PolicyComparison, task: TaskComparison) -> str:
+def _describe_fixed(found: PolicyComparison, task: TaskComparison) -> str:
     i = task.difference
     ends = f"difference {float(i.estimate):+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}]"
     p = f"p = {task.adjusted:.2g} ({task.test}{'; Holm over tasks' if len(found.tasks) > 1 else ''})"
     if task.answer == "differs":
-        return f"{_better(found, float(i.estimate))} is better, {p}; {ends}."
+        return f"{_better_policy(found, float(i.estimate))} is better, {p}; {ends}."
     if task.answer == "equivalent":
         return f"equivalent within {found.within:g}, p = {task.p_equivalent:.2g}; {ends}."
     within = found.within
@@ -144,14 +144,14 @@ def _fixed_words(found: PolicyComparison, task: TaskComparison) -> str:
     return f"undecided: {nothing} is shown, {p}{equal}; {ends}.{more}"
 
 
-def _sequential_words(found: PolicyComparison, run: SequentialComparison) -> str:
+def _describe_sequential(found: PolicyComparison, run: SequentialComparison) -> str:
     i = run.test.interval
     ends = f"difference {i.estimate:+.3f} [{float(i.low):+.3f}, {float(i.high):+.3f}] at every look"
     p = float(run.test.p_value[-1])
     waiting = f" {run.leftover} trials wait for a partner." if run.leftover else ""
     if run.answer == "differs":
         at = run.test.stopped
-        better = _better(found, (float(i.low) + float(i.high)) / 2)
+        better = _better_policy(found, (float(i.low) + float(i.high)) / 2)
         return f"stop: {better} is better, p ≤ {p:.2g} however often one looked; decided at pair {at}; {ends}.{waiting}"
     if run.answer == "equivalent":
         return f"stop: equivalent within {found.within:g}, p ≤ {run.p_equivalent:.2g}; {ends}.{waiting}"
@@ -163,7 +163,7 @@ def _sequential_words(found: PolicyComparison, run: SequentialComparison) -> str
     return f"undecided after {run.pairs} pairs, p = {p:.2g}: {expected}; {ends}.{waiting}"
 
 
-def _better(found: PolicyComparison, difference: float) -> str:
+def _better_policy(found: PolicyComparison, difference: float) -> str:
     return found.a if difference > 0 else found.b
 
 
@@ -181,7 +181,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
         raise InputError(
             f"With --paired every start is tried by both, so --ratio {ratio:g} has no effect. Leave it out."
         )
-    needed, at = _needed(p, request.power, alpha, within, ratio, paired, request.test)
+    needed, at = _compute_trials_needed(p, request.power, alpha, within, ratio, paired, request.test)
     figures: dict[str, Any] = {"p": list(p), "within": within, "needed": needed.to_json()}
     numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
     figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
@@ -194,7 +194,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
             "pairs, at most": request.most,
             "decided, share": timed.decided,
         }
-    figures["text"] = _power_words(p, needed, within, paired, figures.get("sequential"))
+    figures["text"] = _describe_power(p, needed, within, paired, figures.get("sequential"))
     console.print(figures["text"], soft_wrap=True)
     headline = [
         HeadlineMetric(
@@ -214,7 +214,7 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
     )
 
 
-def _needed(
+def _compute_trials_needed(
     p: tuple[float, float], power: float, alpha: float, within: float | None, ratio: float, only_one: bool, test: Any
 ) -> tuple[TrialsNeeded, Callable[[int], float]]:
     """Return the required trials, and the power as a function of the number of trials of policy a."""
@@ -228,7 +228,7 @@ def _needed(
     return needed, lambda n: power_of_rates(*p, n, max(1, round(n * ratio)), alpha=alpha, test=test)
 
 
-def _power_words(
+def _describe_power(
     p: tuple[float, float],
     needed: TrialsNeeded,
     within: float | None,

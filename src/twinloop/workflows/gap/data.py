@@ -16,10 +16,10 @@ from twinloop.core.headline import HeadlineMetric
 from twinloop.core.records import Episode
 from twinloop.core.seeds import generator
 from twinloop.core.units import UnitMap, require_joints
-from twinloop.gap.trajectories.measure import SIDES, StatesGap, findings, measure_states, verdict
+from twinloop.gap.trajectories.measure import SIDES, StatesGap, format_verdict, list_differences, measure_states
 from twinloop.randomize import read_identified
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.gap_plots import feature_map, spread_pairs, told_apart
+from twinloop.report.gap_plots import feature_histograms, feature_map, group_auc
 from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import prepare_replay
@@ -51,13 +51,13 @@ def _summary(page: ReportPage, gap: StatesGap, real: str, sim: str) -> None:
         "and the error and delay of following their commands. A small classifier was trained on some episodes to find "
         f"{mine} clips, and scored on the others. 0.5 is chance, 1 is always right; "
         "values below 0.5 occur by chance with few episodes, and only values above 0.5 indicate a gap.\n\n"
-        + verdict(gap),
+        + format_verdict(gap),
     )
     auc = gap.classifier.auc
     tone = "bad" if gap.classifier.p_value <= 1 - gap.level else None  # no significant gap does not mean a good twin
-    page.figures(
+    page.key_metrics(
         [
-            KeyMetric(label="area under the curve", value=float(auc.estimate), source=_range(auc), tone=tone),
+            KeyMetric(label="area under the curve", value=float(auc.estimate), source=_format_range(auc), tone=tone),
             KeyMetric(
                 label=f"{mine} clips that have {other} ones nearby", value=_percent(gap.neighbours.coverage), unit="%"
             ),
@@ -80,7 +80,7 @@ def _groups(page: ReportPage, gap: StatesGap) -> None:
     )
     for groups, p_values in ((gap.by_channel, gap.p_channel), (gap.by_family, gap.p_family)):
         _group_plot(page, groups, p_values, 1 - gap.level)
-    lines = findings(gap)
+    lines = list_differences(gap)
     if lines:
         page.text("\n\n".join(lines))
 
@@ -90,7 +90,7 @@ def _group_plot(
 ) -> None:
     intervals = [test.auc for test in groups.values()]
     page.plot(
-        told_apart(
+        group_auc(
             list(groups),
             [i.estimate for i in intervals],
             [i.low for i in intervals],
@@ -125,7 +125,7 @@ def _features(page: ReportPage, gap: StatesGap) -> None:
     titles = [f"{gap.features[i].channel}: {gap.features[i].kind.replace('_', ' ')}" for i in order]
     units = [gap.features[i].unit for i in order]
     page.plot(
-        spread_pairs(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
+        feature_histograms(titles, units, gap.real_rows[:, order], gap.sim_rows[:, order], names=gap.sides),
         "The features that were moved furthest: shares of clips over their values.",
     )
 
@@ -139,14 +139,14 @@ def _distances(page: ReportPage, gap: StatesGap) -> None:
         "without a gap depend on the number of clips and are listed with them.",
     )
     rows = [
-        [name, float(found.distance.estimate), _range(found.distance), "0", found.p_value]
+        [name, float(found.distance.estimate), _format_range(found.distance), "0", found.p_value]
         for name, found in (("MMD²", gap.mmd), ("energy distance", gap.energy))
     ]
     rows.append(
         [
             "area under the curve",
             float(gap.classifier.auc.estimate),
-            _range(gap.classifier.auc),
+            _format_range(gap.classifier.auc),
             "0.5",
             gap.classifier.p_value,
         ]
@@ -154,15 +154,17 @@ def _distances(page: ReportPage, gap: StatesGap) -> None:
     around = gap.neighbours
     for name in ("precision", "recall", "density", "coverage"):
         found: Interval = getattr(around, name)
-        rows.append([name, float(found.estimate), _range(found), _floor(around.floor[name]), around.p_value[name]])
+        rows.append(
+            [name, float(found.estimate), _format_range(found), _format_floor(around.floor[name]), around.p_value[name]]
+        )
     page.table(["", "estimate", f"{gap.level:.0%} interval", "without a gap", "p"], rows)
 
 
-def _range(interval: Interval) -> str:
+def _format_range(interval: Interval) -> str:
     return f"{float(interval.low):.3g} to {float(interval.high):.3g}"
 
 
-def _floor(value: float) -> str:
+def _format_floor(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.2f}"
 
 
@@ -208,9 +210,9 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
         InputError: both ``sim`` and ``twin`` are given, or ``params`` without ``twin``.
     """
     run = MeasuredRun.begin("gap", "data", request.output, request.fail_if, console)
-    against = _against(real, sim, request.twin, request.params, request.seed)
+    against = _choose_target(real, sim, request.twin, request.params, request.seed)
     if request.ranges is not None:
-        against = calibrated(against, load_twin(request.ranges))
+        against = apply_twin_ranges(against, load_twin(request.ranges))
     gap = measure_states(
         against.real,
         against.sim,
@@ -221,7 +223,7 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
         seed=request.seed,
         sides=against.sides,
     )
-    headline = headlines_of(gap)
+    headline = headline_metrics(gap)
     for line in text_lines(real.label, against, gap):
         console.print(line, soft_wrap=True)
     figures: dict[str, Any] = {
@@ -229,8 +231,8 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
         "data": real.describe(),
         "real": real.describe(),
         "sim": {"label": against.label, **({} if sim is None else sim.describe())},
-        "verdict": verdict(gap),
-        "findings": findings(gap),
+        "verdict": format_verdict(gap),
+        "findings": list_differences(gap),
     }
     return run.end(
         figures,
@@ -241,7 +243,7 @@ def compare_logs(request: GapDataRequest, real: LogEpisodes, sim: LogEpisodes | 
     )
 
 
-def headlines_of(gap: StatesGap) -> list[HeadlineMetric]:
+def headline_metrics(gap: StatesGap) -> list[HeadlineMetric]:
     """Return the metrics that ``--fail-if`` and the history use."""
     around = gap.neighbours
     mine, other = gap.sides
@@ -268,25 +270,35 @@ def text_lines(label: str, against: ComparisonTarget, gap: StatesGap) -> list[st
         f"against {against.label}: {gap.classifier.nsim} episodes, {gap.sim_clips} clips; {kind}",
         *gap.notes,
         "",
-        verdict(gap),
-        *(f"  {line}" for line in findings(gap)),
+        format_verdict(gap),
+        *(f"  {line}" for line in list_differences(gap)),
         "",
     ]
     for name, found in (("MMD²", gap.mmd), ("energy distance", gap.energy)):
-        lines.append(f"{name:<16}{_told(found.distance)}{_p(found.p_value)}")
-    lines.append(f"{'classifier AUC':<16}{_told(gap.classifier.auc)}{_p(gap.classifier.p_value)}")
+        lines.append(f"{name:<16}{_format_interval(found.distance)}{_format_p_value(found.p_value)}")
+    lines.append(
+        f"{'classifier AUC':<16}{_format_interval(gap.classifier.auc)}{_format_p_value(gap.classifier.p_value)}"
+    )
     for name in ("precision", "recall", "density", "coverage"):
         floor = gap.neighbours.floor[name]
-        beside = "" if np.isnan(floor) else f"   {floor:.2f} where there is no gap{_p(gap.neighbours.p_value[name])}"
-        lines.append(f"{name:<16}{_told(getattr(gap.neighbours, name))}{beside}")
+        beside = (
+            ""
+            if np.isnan(floor)
+            else f"   {floor:.2f} where there is no gap{_format_p_value(gap.neighbours.p_value[name])}"
+        )
+        lines.append(f"{name:<16}{_format_interval(getattr(gap.neighbours, name))}{beside}")
     lines += ["", f"{'channel':<22}{'AUC alone':<24}p (Holm)"]
-    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_channel[n])}" for n, t in gap.by_channel.items()]
+    lines += [
+        f"{n:<22}{_format_interval(t.auc):<24}{_format_value(gap.p_channel[n])}" for n, t in gap.by_channel.items()
+    ]
     lines += ["", f"{'kind of feature':<22}{'AUC alone':<24}p (Holm)"]
-    lines += [f"{n:<22}{_told(t.auc):<24}{_value(gap.p_family[n])}" for n, t in gap.by_family.items()]
+    lines += [f"{n:<22}{_format_interval(t.auc):<24}{_format_value(gap.p_family[n])}" for n, t in gap.by_family.items()]
     return lines
 
 
-def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend) -> list[Episode]:
+def replay_episodes(
+    twin: Twin, episodes: Sequence[Episode], values: dict[str, float], backend: Backend
+) -> list[Episode]:
     """Replay the recorded commands in a twin; return episodes of the same numbers with the simulated positions.
 
     Each episode is replayed open loop from its first frame, until the motors were switched off.
@@ -324,18 +336,18 @@ def replayed(twin: Twin, episodes: Sequence[Episode], values: dict[str, float], 
     return made
 
 
-def calibrated(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
+def apply_twin_ranges(against: ComparisonTarget, twin: Twin) -> ComparisonTarget:
     """Return both sides with the twin's joint ranges in place of a missing calibration; the label records it.
 
     Raises:
         LogError: a log lacks a joint of the twin.
     """
-    sides = [[in_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
+    sides = [[apply_joint_ranges(episode, twin) for episode in side] for side in (against.real, against.sim)]
     label = f"{against.label}; logs without calibration use the joint ranges of {twin.name}"
     return replace(against, real=sides[0], sim=sides[1], label=label)
 
 
-def in_ranges(episode: Episode, twin: Twin) -> Episode:
+def apply_joint_ranges(episode: Episode, twin: Twin) -> Episode:
     """Return the episode with the twin's joint ranges if its log has no calibration; else unchanged."""
     if episode.units.known:
         return episode
@@ -347,7 +359,7 @@ def in_ranges(episode: Episode, twin: Twin) -> Episode:
     return replace(episode, units=UnitMap(joints=tuple(joints), source=known.source))
 
 
-def _against(
+def _choose_target(
     real: LogEpisodes, sim: LogEpisodes | None, twin: str | None, params: Path | None, seed: int
 ) -> ComparisonTarget:
     if sim is not None and twin is not None:
@@ -358,7 +370,7 @@ def _against(
         require_two_sides(real, sim)
         return ComparisonTarget(real=real.episodes, sim=sim.episodes, paired=False, label=sim.label)
     if twin is not None:
-        return _against_twin(real, twin, params)
+        return _make_replay_target(real, twin, params)
     if len(real.episodes) < _FEWEST:
         count = f"{len(real.episodes)} episode{'' if len(real.episodes) == 1 else 's'}"
         raise InputError(
@@ -371,21 +383,21 @@ def _against(
     return ComparisonTarget(real=sides[0], sim=sides[1], paired=False, label=_HALF, sides=_HALVES)
 
 
-def _against_twin(real: LogEpisodes, reference: str, params: Path | None) -> ComparisonTarget:
+def _make_replay_target(real: LogEpisodes, reference: str, params: Path | None) -> ComparisonTarget:
     loaded = load_twin(reference)
     run = None if params is None else read_identified(params)
     values = {} if run is None else dict(ParamDistribution.from_json(run["distribution"]).estimate)
     episodes = real.episodes
     if run is not None and run.get("data", {}).get("hash") == real.hash and run["holdout"]:
         episodes = tuple(e for e in episodes if e.index in set(run["holdout"]))
-    sim = replayed(loaded, episodes, values, open_backend())
+    sim = replay_episodes(loaded, episodes, values, open_backend())
     lengths = {episode.index: len(episode) for episode in sim}
-    cut = [_first(episode, lengths[episode.index]) for episode in episodes]
+    cut = [_first_frames(episode, lengths[episode.index]) for episode in episodes]
     which = "nominal" if run is None else "identified"
     return ComparisonTarget(real=cut, sim=sim, paired=True, label=f"replays by {loaded.name}, {which} parameters")
 
 
-def _first(episode: Episode, count: int) -> Episode:
+def _first_frames(episode: Episode, count: int) -> Episode:
     """Return the first ``count`` frames of an episode."""
     if len(episode) == count:
         return episode
@@ -394,13 +406,13 @@ def _first(episode: Episode, count: int) -> Episode:
     )
 
 
-def _told(interval: Interval) -> str:
+def _format_interval(interval: Interval) -> str:
     return f"{float(interval.estimate):.3g} [{float(interval.low):.3g}, {float(interval.high):.3g}]"
 
 
-def _p(value: float) -> str:
+def _format_p_value(value: float) -> str:
     return "" if np.isnan(value) else f"   p = {value:.2g}"
 
 
-def _value(value: float) -> str:
+def _format_value(value: float) -> str:
     return "–" if np.isnan(value) else f"{value:.2g}"

@@ -13,7 +13,7 @@ from rich.console import Console
 from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import InputError, LogError, MissingDependencyError
 from twinloop.core.records import Episode
-from twinloop.dataset.media.picture_sources import open_pictures
+from twinloop.dataset.media.image_sources import open_images
 from twinloop.gap import GapReport, measure_gap
 from twinloop.gap.dynamics.film_strips import FilmStrip, film_strips
 from twinloop.randomize import read_identified
@@ -25,7 +25,7 @@ from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.stats import Interval
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_logs
-from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
+from twinloop.workflows.gap.options import build_replay_options, held_out_split, name_and_hash
 from twinloop.workflows.gap.requests import GapDynamicsRequest
 from twinloop.workflows.gap.why import GapCauses, explain, why_section
 from twinloop.workflows.run.results import MeasuredRun, Outcome
@@ -97,16 +97,16 @@ def clips_section(
         page.text(f"No images: {error}")
         return
     for number, strip in enumerate(strips, start=1):
-        _clip(page, number, strip, gap.judged, camera)
+        _add_clip(page, number, strip, gap.evaluated_twin, camera)
 
 
-def recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: int = 240) -> Camera | None:
+def open_recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: int = 240) -> Camera | None:
     """Return the images of a dataset's first camera at any times, scaled for a strip; None without a camera."""
     folder = Path(episodes[0].origin)
     if not folder.is_dir() or any(episode.origin != episodes[0].origin for episode in episodes):
         return None
     try:
-        pictures = {row.name: row for row in open_pictures(folder).episodes}
+        pictures = {row.name: row for row in open_images(folder).episodes}
     except InputError:
         return None
     known = {episode.index: episode for episode in episodes if f"episode {episode.index}" in pictures}
@@ -123,10 +123,10 @@ def recorded_camera(episodes: Sequence[Episode], *, height: int = 180, width: in
     return taken
 
 
-def _clip(page: ReportPage, number: int, strip: FilmStrip, judged: str, camera: Camera | None) -> None:
+def _add_clip(page: ReportPage, number: int, strip: FilmStrip, judged: str, camera: Camera | None) -> None:
     clip = strip.clip
     times = [f"{time:.2f} s" for time in strip.times]
-    rows = {"measured": strip.measured, "simulated": strip.simulated, "both": strip.both}
+    rows = {"measured": strip.measured, "simulated": strip.simulated, "both": strip.blended_images}
     seen = [] if camera is None else camera(clip.episode, strip.times)
     if seen:
         rows = {"camera": seen, **rows}
@@ -158,7 +158,7 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
     run = None if request.params is None else read_identified(request.params)
     split = held_out_split(log, run)
     distribution = None if run is None else ParamDistribution.from_json(run["distribution"])
-    options = replay_options(request.comparing, twin, split.measured)
+    options = build_replay_options(request.comparing, twin, split.measured)
     report = measure_gap(
         twin,
         split.measured,
@@ -192,11 +192,11 @@ def run_gap(request: GapDynamicsRequest, console: Console) -> Outcome:
         [*report.headline(), *(reason.headline() if reason else [])],
         title=f"Gap of {twin.name}",
         subtitle=f"{log.label}; {split.note}",
-        fill=lambda page: _fill(page, report, twin, split.measured, distribution, options, reason, unsaid),
+        fill=lambda page: _fill_report(page, report, twin, split.measured, distribution, options, reason, unsaid),
     )
 
 
-def _fill(
+def _fill_report(
     page: ReportPage,
     report: GapReport,
     twin: Twin,
@@ -212,6 +212,6 @@ def _fill(
         why_section(page, why.sentences(), why.attribution, why.where, why.moved)
     elif unsaid:
         page.text(unsaid)
-    camera = recorded_camera(episodes)
+    camera = open_recorded_camera(episodes)
     clips_section(page, report, twin, episodes, params, options=options, camera=camera)
     gap_tables_section(page, report)

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, UnknownNameError
-from twinloop.core.headline import HeadlineMetric, headlines
+from twinloop.core.headline import HeadlineMetric, read_headlines
 from twinloop.report import ReportPage
 from twinloop.report.curves import history_curves
 from twinloop.workflows.gap.requests import GapHistoryRequest
@@ -45,7 +45,7 @@ class PastRun:
         return f"{name} · {self.params}" if self.params else name
 
 
-def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
+def find_past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
     """Return the stored runs of one kind below some folders, oldest first; other runs are ignored.
 
     Raises:
@@ -57,8 +57,8 @@ def past_runs(places: Sequence[Path], kind: str) -> list[PastRun]:
         if not place.is_dir():
             raise InputError(f"{place} is no folder. Give folders of gap runs, or one that holds them.")
     files = sorted({file.resolve() for place in places for file in place.rglob("result.json")})
-    read = [(file, _read(file)) for file in files]
-    runs = [_past_run(file.parent, result) for file, result in read if _is_gap(result) and result["kind"] == kind]
+    read = [(file, _read_result(file)) for file in files]
+    runs = [_parse_past_run(file.parent, result) for file, result in read if _is_gap(result) and result["kind"] == kind]
     if not runs:
         kinds = sorted({result["kind"] for _, result in read if _is_gap(result)})
         found = f"There are runs of: {', '.join(kinds)}; say --kind" if kinds else "Make one with `twinloop gap`"
@@ -71,19 +71,19 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     """Print the metrics of earlier runs in a table, and write their plots to the page ``output``, if given.
 
     Raises:
-        InputError: see `past_runs`.
+        InputError: see `find_past_runs`.
         UnknownNameError: no run has a requested metric.
     """
     if request.output is not None:
         _refuse_output(request.output)
-    runs = past_runs(request.runs, request.kind)
-    names = _chosen(runs, request.figures)
+    runs = find_past_runs(request.runs, request.kind)
+    names = _select_metrics(runs, request.figures)
     console.print(_table(runs, names, request.kind))
     if len({run.data_hash or run.data for run in runs}) > 1:
         console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)
     if request.output is not None:
         page = ReportPage(f"How the gap moved: {request.kind}", f"{len(runs)} runs, {runs[0].made} to {runs[-1].made}")
-        write_report(page, lambda report: _fill(report, runs, names), request.output, console)
+        write_report(page, lambda report: _fill_report(report, runs, names), request.output, console)
     return {
         "kind": request.kind,
         "runs": [
@@ -101,7 +101,7 @@ def _is_gap(result: dict[str, Any]) -> bool:
     return result.get("verb") == "gap" and "kind" in result and bool(result.get("headline"))
 
 
-def _read(file: Path) -> dict[str, Any]:
+def _read_result(file: Path) -> dict[str, Any]:
     try:
         result = read_json(file)
     except InputError as error:
@@ -109,7 +109,7 @@ def _read(file: Path) -> dict[str, Any]:
     return result if isinstance(result, dict) else {}
 
 
-def _named(value: Any) -> dict[str, Any]:
+def _as_record(value: Any) -> dict[str, Any]:
     """Return a result's description of its twin or data as a record, also if it is only a name."""
     return value if isinstance(value, dict) else {"label": value, "name": value} if value else {}
 
@@ -122,8 +122,8 @@ def _refuse_output(output: Path) -> None:
         raise InputError(f"{output} exists and is no page. Name another --output, such as history.html.")
 
 
-def _past_run(folder: Path, result: dict[str, Any]) -> PastRun:
-    twin, data = _named(result.get("twin")), _named(result.get("data"))
+def _parse_past_run(folder: Path, result: dict[str, Any]) -> PastRun:
+    twin, data = _as_record(result.get("twin")), _as_record(result.get("data"))
     return PastRun(
         folder=folder,
         made=result.get("made") or "",
@@ -132,11 +132,11 @@ def _past_run(folder: Path, result: dict[str, Any]) -> PastRun:
         data=data.get("label", data.get("name", "")),
         data_hash=data.get("hash", ""),
         params=result.get("params") or "",
-        figures=headlines(result),
+        figures=read_headlines(result),
     )
 
 
-def _chosen(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
+def _select_metrics(runs: Sequence[PastRun], patterns: Sequence[str]) -> list[str]:
     """Return the metric names that match a pattern, in the order of the runs; by default those without a slash."""
     every = list(dict.fromkeys(name for run in runs for name in run.figures))
     for pattern in patterns:
@@ -154,10 +154,10 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     head = ["run", "made", "twin", "data", *titles]
     lines = [
         [run.folder.name, run.made[:16].replace("T", " "), run.version, run.data_hash[:_HASH] or run.data]
-        + [_cell(run.figures.get(name)) for name in names]
+        + [_format_cell(run.figures.get(name)) for name in names]
         for run in runs
     ]
-    head, *lines = _told(head, lines)
+    head, *lines = _drop_empty_columns(head, lines)
     if len(runs) <= _SIDE_BY_SIDE:
         head, *lines = [list(line) for line in zip(head, *lines, strict=True)]
     table = Table(*head, title=f"gap {kind}")
@@ -166,7 +166,7 @@ def _table(runs: Sequence[PastRun], names: Sequence[str], kind: str) -> Table:
     return table
 
 
-def _cell(figure: HeadlineMetric | None) -> str:
+def _format_cell(figure: HeadlineMetric | None) -> str:
     if figure is None or math.isnan(figure.estimate):
         return "–"
     interval = "" if math.isnan(figure.low) else f" [{figure.low:.3g}, {figure.high:.3g}]"
@@ -178,7 +178,7 @@ def _caption(name: str, rows: Sequence[HeadlineMetric]) -> str:
     return f"{name} ({known.better} is better)" + (f": {known.meaning}." if known.meaning else "")
 
 
-def _fill(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> None:
+def _fill_report(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> None:
     page.section(
         "Every run, oldest first",
         "A point per run with its interval. Runs on other data or with other settings are not comparable; the table "
@@ -194,11 +194,11 @@ def _fill(page: ReportPage, runs: Sequence[PastRun], names: Sequence[str]) -> No
         + [run.figures[name].estimate if name in run.figures else None for name in names]
         for run in runs
     ]
-    head, *lines = _told(head, lines)
+    head, *lines = _drop_empty_columns(head, lines)
     page.table(head, lines)
 
 
-def _told(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
+def _drop_empty_columns(head: list[Any], lines: list[list[Any]]) -> list[list[Any]]:
     """Return head and lines without the columns that are empty in every run, such as the twin of trials."""
     told = [i for i in range(len(head)) if any(line[i] not in ("", None) for line in lines)]
     return [[row[i] for i in told] for row in (head, *lines)]

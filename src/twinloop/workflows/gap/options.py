@@ -21,13 +21,13 @@ from twinloop.workflows.gap.requests import ComparisonOptions
 WINDOW = 1.0  # s
 
 
-def replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
+def build_replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[Episode]) -> ReplayOptions:
     """Return the replay options for a twin and a log.
 
     Raises:
         InputError: a window or stride is not a valid duration, a stride has no window, or a condition is invalid.
     """
-    window, stride = _window(comparing.window, episodes), comparing.stride
+    window, stride = _resolve_window(comparing.window, episodes), comparing.stride
     if stride is not None and (window is None or not stride > 0):
         raise InputError(f"--stride {stride:g}: give seconds between windows, and a --window longer than 0.")
     robot = twin.spec.robot is not None
@@ -35,14 +35,14 @@ def replay_options(comparing: ComparisonOptions, twin: Twin, episodes: Sequence[
         window=window,
         stride=stride,
         start="measured",
-        compare=comparing.compare or (("position",) if robot else _poses(twin, episodes[0])),
+        compare=comparing.compare or (("position",) if robot else _find_pose_errors(twin, episodes[0])),
         contacts=comparing.contacts or not robot,
         torque="measured" if comparing.measured_torque else "command",
-        conditions=_conditions(comparing.condition),
+        conditions=_parse_conditions(comparing.condition),
     )
 
 
-def _window(window: float | None, episodes: Sequence[Episode]) -> float | None:
+def _resolve_window(window: float | None, episodes: Sequence[Episode]) -> float | None:
     if window is None:
         usual = np.median([episode.time[-1] - episode.time[0] for episode in episodes])
         return WINDOW if usual >= WINDOW else None
@@ -51,7 +51,7 @@ def _window(window: float | None, episodes: Sequence[Episode]) -> float | None:
     return window or None
 
 
-def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:
+def _find_pose_errors(twin: Twin, episode: Episode) -> tuple[str, ...]:
     """Return the pose-error channels of the free bodies whose poses the log contains."""
     model = twin.model
     free = np.flatnonzero(model.jnt_type == int(mujoco.mjtJoint.mjJNT_FREE))
@@ -66,7 +66,7 @@ def _poses(twin: Twin, episode: Episode) -> tuple[str, ...]:
     return seen
 
 
-def _conditions(words: Sequence[str]) -> Mapping[str, str]:
+def _parse_conditions(words: Sequence[str]) -> Mapping[str, str]:
     pairs = [word.partition("=") for word in words]
     for word, (name, sign, condition) in zip(words, pairs, strict=True):
         if not (name and sign and condition):

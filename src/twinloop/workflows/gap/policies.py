@@ -11,14 +11,14 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.core.trials import Measure, Trials
-from twinloop.dataset.trials import read_both
-from twinloop.dataset.trials_table import is_score_table, read_rows, scores_of_rows
+from twinloop.dataset.trials import read_both_domains
+from twinloop.dataset.trials_table import is_score_table, read_rows, rows_to_scores
 from twinloop.gap.policies.gap_rows import GapRow
-from twinloop.gap.policies.measure import ALPHA, MeasureGap, driver_words, measure_policies, policies_text
+from twinloop.gap.policies.measure import ALPHA, MeasureGap, format_drivers, format_policies, measure_policies
 from twinloop.gap.policies.predictivity import (
     PredictivityReport,
     TaskPredictivity,
-    label,
+    format_label,
     measure_predictivity,
     scores_by_task,
 )
@@ -41,14 +41,14 @@ def predictivity_section(page: ReportPage, report: PredictivityReport) -> None:
         "rise together: the policy that wins in simulation wins on the robot too. They need not be on the dotted "
         "line for that; a simulation that is equally too easy for all policies still ranks them well.",
     )
-    page.figures([_key(main, name) for name in _KEY] + [_best(main)])
+    page.key_metrics([_predictivity_metric(main, name) for name in _KEY] + [_best_policy_metric(main)])
     shown = [*([] if report.average is None else [report.average]), *report.tasks]
     for task in shown:
-        _task(page, task, alone=len(shown) == 1)
-    _explained(page, report)
+        _task_section(page, task, alone=len(shown) == 1)
+    _explain_intervals(page, report)
 
 
-def _task(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> None:
+def _task_section(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> None:
     if not alone:
         page.section(task.name[:1].upper() + task.name[1:])
     scores = task.scores
@@ -62,13 +62,24 @@ def _task(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> None:
             violations=[(better, worse) for better, worse, _ in task.violations],
         ),
         f"A dot per policy; bars are {task.real.level:.0%} intervals from its trials"
-        + ("" if scores.real.known and scores.sim.known else " (none where their number is unknown)")
+        + (
+            ""
+            if scores.real.has_trial_counts and scores.sim.has_trial_counts
+            else " (none where their number is unknown)"
+        )
         + ". An orange line joins two policies that simulation puts in the wrong order.",
     )
     page.table(
         ["figure", "value", "without noise of trials", "of these policies", "of such policies", "meaning"],
         [
-            [label(f.name), f.estimate, f.corrected, _ends(f.these), _ends(f.others), f.reason or f.meaning]
+            [
+                format_label(f.name),
+                f.estimate,
+                f.corrected,
+                _format_interval(f.these),
+                _format_interval(f.others),
+                f.reason or f.meaning,
+            ]
             for f in task.result.figures
         ],
         caption=f"Intervals at {task.real.level:.0%}.",
@@ -83,7 +94,7 @@ def _task(page: ReportPage, task: TaskPredictivity, *, alone: bool) -> None:
         page.text("Simulation orders every pair of these policies as reality does.")
 
 
-def _explained(page: ReportPage, report: PredictivityReport) -> None:
+def _explain_intervals(page: ReportPage, report: PredictivityReport) -> None:
     real, sim = report.main.result.noise_share
     page.section(
         "How to read the two intervals",
@@ -99,17 +110,19 @@ def _explained(page: ReportPage, report: PredictivityReport) -> None:
         page.text(note)
 
 
-def _key(task: TaskPredictivity, name: str) -> KeyMetric:
+def _predictivity_metric(task: TaskPredictivity, name: str) -> KeyMetric:
     figure = task.result[name]
     interval = figure.others if np.isfinite(figure.others.low) else figure.these
     return KeyMetric(
-        label={"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(figure.name, label(figure.name)),
+        label={"pearson": "correlation (Pearson)", "bias": "simulated − real"}.get(
+            figure.name, format_label(figure.name)
+        ),
         value=figure.estimate,
-        source=figure.reason or f"{interval.level:.0%} of such policies: {_ends(interval)}",
+        source=figure.reason or f"{interval.level:.0%} of such policies: {_format_interval(interval)}",
     )
 
 
-def _best(task: TaskPredictivity) -> KeyMetric:
+def _best_policy_metric(task: TaskPredictivity) -> KeyMetric:
     first = task.scores.policies[int(np.argmax(task.scores.sim.mean))]
     return KeyMetric(
         label="the first is the best",
@@ -118,7 +131,7 @@ def _best(task: TaskPredictivity) -> KeyMetric:
     )
 
 
-def _ends(interval: Interval) -> str:
+def _format_interval(interval: Interval) -> str:
     return "–" if np.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"
 
 
@@ -130,15 +143,15 @@ def policies_section(page: ReportPage, gaps: Sequence[MeasureGap]) -> None:
             f"Does simulation show the same {word} as reality?",
             f"The same policies were tried in both. A difference above zero means that simulation flatters: policies "
             f"look better there than on the robot. Differences are taken within conditions, so that it does not matter "
-            f"how often each was tried. {driver_words(gap)}",
+            f"how often each was tried. {format_drivers(gap)}",
         )
-        page.figures([_overall(gap, word), *_differing(gap)])
+        page.key_metrics([_overall_metric(gap, word), *_differing_conditions_metric(gap)])
         for rows, title in ((gap.conditions, "By condition"), (gap.policies, "By policy")):
             if len(rows) > 1:
                 page.text(f"{title}:")
                 page.plot(
                     _rows_plot(rows, word),
-                    f"Bars are {_level(gap)} intervals; orange where the difference is "
+                    f"Bars are {_format_level(gap)} intervals; orange where the difference is "
                     f"shown at {ALPHA:.0%} with all {len(rows)} tested together (Holm).",
                 )
         if len(gap.conditions) > 1:
@@ -149,17 +162,19 @@ def policies_section(page: ReportPage, gaps: Sequence[MeasureGap]) -> None:
         page.text("\n\n".join(gap.notes))
 
 
-def _overall(gap: MeasureGap, word: str) -> KeyMetric:
+def _overall_metric(gap: MeasureGap, word: str) -> KeyMetric:
     d = gap.overall.difference
     return KeyMetric(
-        label=f"simulated − real {word}", value=float(d.estimate), source=f"{_level(gap)}: {_ends(d)}; {d.method}"
+        label=f"simulated − real {word}",
+        value=float(d.estimate),
+        source=f"{_format_level(gap)}: {_format_interval(d)}; {d.method}",
     )
 
 
-def _differing(gap: MeasureGap) -> list[KeyMetric]:
+def _differing_conditions_metric(gap: MeasureGap) -> list[KeyMetric]:
     if len(gap.conditions) < 2:
         return []
-    text = f"{len(gap.drivers)} of {len(gap.conditions)}"
+    text = f"{len(gap.significant_conditions)} of {len(gap.conditions)}"
     return [KeyMetric(label="conditions that differ", value=text, source=f"Holm's test at {ALPHA:.0%}")]
 
 
@@ -195,7 +210,7 @@ def _rows_table(rows: Sequence[GapRow]) -> tuple[list[str], list[list[str | floa
             row.sim,
             row.trials_sim,
             float(row.difference.estimate),
-            _ends(row.difference),
+            _format_interval(row.difference),
             row.p_value,
             row.p_holm,
             row.contribution,
@@ -206,7 +221,7 @@ def _rows_table(rows: Sequence[GapRow]) -> tuple[list[str], list[list[str | floa
     return head, body
 
 
-def _level(gap: MeasureGap) -> str:
+def _format_level(gap: MeasureGap) -> str:
     return f"{gap.overall.difference.level:.0%}"
 
 
@@ -219,9 +234,11 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
     if request.trials is None and (request.real is None or request.sim is None):
         raise InputError("Two sets of trials are compared. Give --real FILE --sim FILE, or one table with both.")
     run = MeasuredRun.begin("gap", "policies", request.output, request.fail_if, console)
-    known = read_both(request.real, request.sim, request.trials)
-    gaps = [measure_policies(known, measure, level=request.level, seed=request.seed) for measure in measures_of(known)]
-    console.print("\n\n".join(policies_text(gap) for gap in gaps), soft_wrap=True, highlight=False)
+    known = read_both_domains(request.real, request.sim, request.trials)
+    gaps = [
+        measure_policies(known, measure, level=request.level, seed=request.seed) for measure in list_measures(known)
+    ]
+    console.print("\n\n".join(format_policies(gap) for gap in gaps), soft_wrap=True, highlight=False)
     return run.end(
         {"schema": 1, "measures": [gap.to_json() for gap in gaps], "data": known.origin, "seed": request.seed},
         [figure for gap in gaps for figure in gap.headlines()],
@@ -231,9 +248,9 @@ def run_gap_policies(request: GapPoliciesRequest, console: Console) -> Outcome:
     )
 
 
-def measures_of(trials: Trials) -> tuple[Measure, ...]:
+def list_measures(trials: Trials) -> tuple[Measure, ...]:
     """Return the comparable measures: success if all trials have it, scores if they contain more than success."""
-    if not trials.tells_success:
+    if not trials.has_outcomes:
         return ("score",)
     same = np.array_equal(trials.score, trials.values("success"))
     return ("success",) if same else ("success", "score")
@@ -249,7 +266,7 @@ def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> O
         InputError: no scores are given, a table cannot be read, or there are too few policies.
     """
     run = MeasuredRun.begin("gap", "predictivity", request.output, request.fail_if, console)
-    tables, notes, data = _read(request.scores, request.real, request.sim, request.measure)
+    tables, notes, data = _read_scores(request.scores, request.real, request.sim, request.measure)
     report = measure_predictivity(tables, notes=notes, level=request.level, seed=request.seed)
     console.print(report.text(), soft_wrap=True, highlight=False)
     return run.end(
@@ -261,14 +278,14 @@ def run_gap_predictivity(request: GapPredictivityRequest, console: Console) -> O
     )
 
 
-def chosen_measure(trials: Trials, asked: Asked) -> Measure:
+def choose_measure(trials: Trials, asked: Asked) -> Measure:
     """Return the measure to compare; by default success if every trial has it."""
     if asked != "auto":
         return asked
-    return "success" if trials.tells_success else "score"
+    return "success" if trials.has_outcomes else "score"
 
 
-def _read(
+def _read_scores(
     scores: Path | None, real: Path | None, sim: Path | None, asked: Asked
 ) -> tuple[tuple[PolicyScores, ...], tuple[str, ...], str]:
     if scores is None and real is None and sim is None:
@@ -278,7 +295,7 @@ def _read(
         if is_score_table(rows):
             if real is not None or sim is not None:
                 raise InputError(f"{scores} holds means of both domains already. Leave --real and --sim out.")
-            return scores_of_rows(rows, where=str(scores)), (), str(scores)
-    trials = read_both(real, sim, scores)
-    tables, notes = scores_by_task(trials, chosen_measure(trials, asked))
+            return rows_to_scores(rows, where=str(scores)), (), str(scores)
+    trials = read_both_domains(real, sim, scores)
+    tables, notes = scores_by_task(trials, choose_measure(trials, asked))
     return tables, notes, trials.origin

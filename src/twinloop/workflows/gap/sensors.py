@@ -27,15 +27,19 @@ def sensors_section(page: ReportPage, gap: SensorGap) -> None:
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     page.section(
         "What differs between real and simulated readings",
-        f"{len(gap.found)} of {len(tested)} metrics differ significantly: {gap.episodes[0]} real and {gap.episodes[1]} "
+        f"{len(gap.significant_differences)} of {len(tested)} metrics differ significantly: {gap.episodes[0]} real "
+        f"and {gap.episodes[1]} "
         f"simulated episodes, Welch's test of each figure, Holm's correction over all of them at {ALPHA:.0%}.",
     )
-    if gap.found:
+    if gap.significant_differences:
         page.table(
             ["channel", "figure", "real", "simulated", "unit", "real − simulated, 95 %", "p (Holm)", "what closes it"],
-            [[*_row(row), remedy_text(row) or "no parameter of a twin does"] for row in gap.found],
+            [
+                [*_difference_cells(row), remedy_text(row) or "no parameter of a twin does"]
+                for row in gap.significant_differences
+            ],
         )
-    chosen = _chosen(gap)
+    chosen = _select_channels(gap)
     page.section("Spectra", "The median over episodes; the band holds the middle half of them.")
     for name in chosen:
         real, sim = gap.figures[name]
@@ -45,7 +49,7 @@ def sensors_section(page: ReportPage, gap: SensorGap) -> None:
             f"[{float(band.level.low):+.1f}, {float(band.level.high):+.1f}]"
             for band in higher
         )
-        page.plot(spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_stands(words)}")
+        page.plot(spectra_pair(real.spectra, sim.spectra, gap.units[name]), f"{name}. {_describe_bands(words)}")
     at_rest = [name for name in chosen if any(side.allan is not None for side in gap.figures[name])]
     if at_rest:
         page.section(
@@ -72,11 +76,11 @@ def remedy_text(row: SensorDifference) -> str:
     return f"{row.remedy.parameter}{value}" + (f" ({row.remedy.how})" if row.remedy.how else "")
 
 
-def _stands(words: str) -> str:
+def _describe_bands(words: str) -> str:
     return f"The real spectrum is higher or lower at {words}." if words else "No octave differs beyond chance."
 
 
-def _row(row: SensorDifference) -> list[str]:
+def _difference_cells(row: SensorDifference) -> list[str]:
     estimate, low, high = (float(getattr(row.difference, end)) for end in ("estimate", "low", "high"))
     between = f"{estimate:.3g} [{low:.3g}, {high:.3g}]"
     return [row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit, between, f"{row.p_value:.2g}"]
@@ -84,19 +88,19 @@ def _row(row: SensorDifference) -> list[str]:
 
 def _channel_row(gap: SensorGap, name: str) -> list[str]:
     rows = {row.quantity: row for row in gap.differences if row.channel == name}
-    return [name, gap.units[name], *(_pair(rows.get(quantity)) for quantity in _SHOWN)]
+    return [name, gap.units[name], *(_format_pair(rows.get(quantity)) for quantity in _SHOWN)]
 
 
-def _pair(row: SensorDifference | None) -> str:
+def _format_pair(row: SensorDifference | None) -> str:
     if row is None or math.isnan(row.real) or math.isnan(row.sim):
         return "–"
     mark = " *" if row.differs else ""
     return f"{row.real:.3g} | {row.sim:.3g}{mark}"
 
 
-def _chosen(gap: SensorGap) -> list[str]:
+def _select_channels(gap: SensorGap) -> list[str]:
     """Return the channels to plot; those with significant differences come first."""
-    return list(dict.fromkeys([*(row.channel for row in gap.found), *gap.figures]))[:_MOST_PLOTS]
+    return list(dict.fromkeys([*(row.channel for row in gap.significant_differences), *gap.figures]))[:_MOST_PLOTS]
 
 
 def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
@@ -106,9 +110,9 @@ def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
     require_two_sides(real, sim)
     params = {} if request.twin is None else load_twin(request.twin).params
     nominal = {name: param.nominal for name, param in params.items()}
-    gap = measure_sensors(real.episodes, sim.episodes, same=_names(request.same), nominal=nominal)
+    gap = measure_sensors(real.episodes, sim.episodes, same=_parse_name_pairs(request.same), nominal=nominal)
     console.print(f"real: {real.label}\nsimulated: {sim.label}", soft_wrap=True)
-    _print(console, gap)
+    _print_gap(console, gap)
     return run.end(
         {**gap.to_json(), "data": real.describe(), "sim": sim.describe()},
         gap.headline(),
@@ -118,7 +122,7 @@ def run_gap_sensors(request: GapSensorsRequest, console: Console) -> Outcome:
     )
 
 
-def _names(words: Sequence[str]) -> Mapping[str, str]:
+def _parse_name_pairs(words: Sequence[str]) -> Mapping[str, str]:
     pairs = [word.partition("=") for word in words]
     for word, (name, sign, other) in zip(words, pairs, strict=True):
         if not (name and sign and other):
@@ -126,24 +130,25 @@ def _names(words: Sequence[str]) -> Mapping[str, str]:
     return {name: other for name, _, other in pairs}
 
 
-def _print(console: Console, gap: SensorGap) -> None:
+def _print_gap(console: Console, gap: SensorGap) -> None:
     tested = [row for row in gap.differences if not math.isnan(row.p_value)]
     console.print(
-        f"{len(gap.found)} of {len(tested)} metrics of {len(gap.figures)} channels differ significantly "
+        f"{len(gap.significant_differences)} of {len(tested)} metrics of {len(gap.figures)} channels differ "
+        "significantly "
         f"({gap.episodes[0]} real, {gap.episodes[1]} simulated episodes)."
     )
-    if gap.found:
+    if gap.significant_differences:
         table = Table(
             Column("channel", no_wrap=True), "figure", "real", "simulated", "unit", "real − simulated", "p (Holm)"
         )
-        for row in gap.found:
+        for row in gap.significant_differences:
             ends = f"{float(row.difference.estimate):.3g} [{float(row.difference.low):.3g}, "
             table.add_row(
                 row.channel, row.quantity, f"{row.real:.4g}", f"{row.sim:.4g}", row.unit,
                 f"{ends}{float(row.difference.high):.3g}]", f"{row.p_value:.2g}",
             )  # fmt: skip
         console.print(table)
-        for row in gap.found:
+        for row in gap.significant_differences:
             if row.remedy is not None:
                 console.print(f"{row.quantity} of {row.channel}: {remedy_text(row)}", soft_wrap=True)
     unknown = [row for row in gap.differences if math.isnan(row.p_value)]

@@ -16,26 +16,26 @@ from rich.table import Table
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.dataset.media.picture_sources import open_pictures
-from twinloop.dataset.media.pictures import Pictures, Size
-from twinloop.encoders.pictures import open_encoder
-from twinloop.gap.trajectories.match import refuse_draws
-from twinloop.gap.vision.camera_remedy import CameraRemedy, developed_again, remedied, statistics_of
+from twinloop.dataset.media.image_sources import open_images
+from twinloop.dataset.media.images import Pictures, Size
+from twinloop.encoders.images import open_encoder
+from twinloop.gap.trajectories.match import require_enough_draws
+from twinloop.gap.vision.camera_remedy import CameraRemedy, apply_remedies, compute_statistics, redevelop_episodes
 from twinloop.gap.vision.develop import CameraResponse
 from twinloop.gap.vision.difference import MEANINGS, StatisticDifference
+from twinloop.gap.vision.image_statistics import QUANTILES
+from twinloop.gap.vision.image_summary import ImageSide, RegionScores, summarize_images
 from twinloop.gap.vision.measure import VisionGap, measure_vision
-from twinloop.gap.vision.picture_statistics import QUANTILES
-from twinloop.gap.vision.side import ImageSide, RegionScores, gather
 from twinloop.generate.pixels.dataset import PICTURES
-from twinloop.generate.render_settings import picture_size
+from twinloop.generate.render_settings import parse_image_size
 from twinloop.render.sheet import contact_sheet
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.gap_sensors import against_chance, episode_scores, telling_regions, tone_quantiles
+from twinloop.report.gap_sensors import episode_scores, permutation_histogram, region_maps, tone_quantiles
 from twinloop.report.page import Tone
 from twinloop.rollout.camera import camera_sensors
 from twinloop.rollout.depth import sensor_settings
 from twinloop.sensors.camera import CameraModel
-from twinloop.sensors.camera.model import lens_of
+from twinloop.sensors.camera.model import make_lens
 from twinloop.stats import Interval
 from twinloop.twin import load_twin
 from twinloop.twin.devices import find_device
@@ -66,7 +66,7 @@ def vision_section(
 def verdict(gap: VisionGap) -> str:
     """Return the result as a sentence."""
     p, auc = gap.classifier.p_value, gap.classifier.auc
-    share = f"A classifier separates held-out images with an AUC of {_said(auc)} (½ is chance)"
+    share = f"A classifier separates held-out images with an AUC of {_format_interval(auc)} (½ is chance)"
     share += ", without a test" if np.isnan(p) else f", p = {p:.2g}"
     if p > ALPHA:
         return f"{share}: no significant gap with this number of episodes, which does not exclude a gap."
@@ -83,7 +83,15 @@ def remedy_text(row: CameraRemedy) -> str:
 def difference_row(row: StatisticDifference) -> list[str]:
     """Return a row of the table of statistics."""
     left = "" if math.isnan(row.remedied) else f"{row.remedied:+.3g}"
-    return [row.name, row.unit, f"{row.real:.4g}", f"{row.sim:.4g}", _said(row.difference), f"{row.p_value:.2g}", left]
+    return [
+        row.name,
+        row.unit,
+        f"{row.real:.4g}",
+        f"{row.sim:.4g}",
+        _format_interval(row.difference),
+        f"{row.p_value:.2g}",
+        left,
+    ]
 
 
 HEAD = ("statistic", "unit", "real", "simulated", "real − simulated, 95 %", "p (Holm)", "left with remedies")
@@ -98,16 +106,16 @@ def _summary(page: ReportPage, gap: VisionGap) -> None:
         f"samples drawn by whole episodes. {verdict(gap)}",
     )
     differ = sum(row.p_value <= ALPHA for row in gap.differences)
-    page.figures(
+    page.key_metrics(
         [
-            _key("AUC, held out", gap.classifier.auc),
-            _key("MMD²", gap.mmd.distance),
-            _key("KID", gap.kid.distance),
+            _interval_metric("AUC, held out", gap.classifier.auc),
+            _interval_metric("MMD²", gap.mmd.distance),
+            _interval_metric("KID", gap.kid.distance),
             KeyMetric(label="statistics that differ", value=f"{differ} of {len(gap.differences)}"),
-            KeyMetric(label="regions that tell", value=f"{gap.regions.telling} of {gap.regions.auc.size}"),
+            KeyMetric(label="regions that tell", value=f"{gap.regions.significant_regions} of {gap.regions.auc.size}"),
         ]
     )
-    real, sim = _some(gap.real.kept), _some(gap.sim.kept)
+    real, sim = _sample_images(gap.real.kept), _sample_images(gap.sim.kept)
     labels = ["real"] * len(real) + ["simulated"] * len(sim)
     page.image(contact_sheet([*real, *sim], labels, columns=_SHEET), "Some of the compared images.")
 
@@ -155,10 +163,11 @@ def _regions(page: ReportPage, gap: VisionGap, again: Sequence[Pictures]) -> Non
         (gap.regions_left, again, " once all remedies are applied"),
     ):
         if regions is not None:
-            middle = [some[len(some) // 2] for some in (_some(gap.real.kept), _some(sim))]
+            middle = [some[len(some) // 2] for some in (_sample_images(gap.real.kept), _sample_images(sim))]
             page.plot(
-                telling_regions(middle, ["real", "simulated" + when], regions.apart, _hover(regions)),
-                f"{regions.telling} of {regions.auc.size} regions are significant{when} (permuted episodes, Holm). "
+                region_maps(middle, ["real", "simulated" + when], regions.apart, _hover_texts(regions)),
+                f"{regions.significant_regions} of {regions.auc.size} regions are significant{when} (permuted "
+                "episodes, Holm). "
                 "Colour is the distance of scores in standard deviations, on a separate scale.",
             )
 
@@ -172,29 +181,32 @@ def _distances(page: ReportPage, gap: VisionGap) -> None:
     )
     distance = gap.mmd.distance
     page.plot(
-        against_chance(
+        permutation_histogram(
             float(distance.estimate), float(distance.low), float(distance.high), gap.mmd.relabelled, name="MMD²"
         ),
         f"p = {gap.mmd.p_value:.2g}.",
     )
-    rows = [["MMD²", _said(distance), gap.mmd.p_value], ["KID", _said(gap.kid.distance), gap.kid.p_value]]
-    rows += [["AUC of the classifier", _said(gap.classifier.auc), gap.classifier.p_value]]
-    rows += [["accuracy of the classifier", _said(gap.classifier.accuracy), math.nan]]
+    rows = [
+        ["MMD²", _format_interval(distance), gap.mmd.p_value],
+        ["KID", _format_interval(gap.kid.distance), gap.kid.p_value],
+    ]
+    rows += [["AUC of the classifier", _format_interval(gap.classifier.auc), gap.classifier.p_value]]
+    rows += [["accuracy of the classifier", _format_interval(gap.classifier.accuracy), math.nan]]
     rows += [
-        [name, _said(getattr(gap.neighbours, name)), math.nan]
+        [name, _format_interval(getattr(gap.neighbours, name)), math.nan]
         for name in ("precision", "recall", "density", "coverage")
     ]
     page.table(["figure", "estimate, 95 %", "p"], rows)
     count = len(gap.real.embedding)
-    real = _by_episode(gap.classifier.scores[:count], gap.real)
-    sim = _by_episode(gap.classifier.scores[count:], gap.sim)
+    real = _mean_episode_scores(gap.classifier.scores[:count], gap.real)
+    sim = _mean_episode_scores(gap.classifier.scores[count:], gap.sim)
     page.plot(
         episode_scores(real, sim, gap.real.names, gap.sim.names),
         "Mean score of each episode by a classifier that has not seen it.",
     )
 
 
-def _by_episode(scores: NDArray[np.float64], side: ImageSide) -> NDArray[np.float64]:
+def _mean_episode_scores(scores: NDArray[np.float64], side: ImageSide) -> NDArray[np.float64]:
     """Return the mean score of each episode over its held-out images."""
     _, number = np.unique(side.embedding.clusters, return_inverse=True)
     there = np.isfinite(scores)
@@ -202,7 +214,7 @@ def _by_episode(scores: NDArray[np.float64], side: ImageSide) -> NDArray[np.floa
     return np.bincount(number[there], weights=scores[there], minlength=number.max() + 1) / np.maximum(counts, 1)
 
 
-def _hover(regions: RegionScores) -> NDArray[np.str_]:
+def _hover_texts(regions: RegionScores) -> NDArray[np.str_]:
     words = [
         [
             f"AUC {regions.auc[y, x]:.2f} [{regions.low[y, x]:.2f}, {regions.high[y, x]:.2f}], "
@@ -215,17 +227,17 @@ def _hover(regions: RegionScores) -> NDArray[np.str_]:
     return np.array(words)
 
 
-def _some(kept: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
+def _sample_images(kept: Sequence[NDArray[np.uint8]]) -> list[NDArray[np.uint8]]:
     chosen = np.unique(np.linspace(0, len(kept) - 1, min(len(kept), _SHEET)).astype(int))
     return [kept[i][0] for i in chosen]
 
 
-def _said(interval: Interval) -> str:
+def _format_interval(interval: Interval) -> str:
     estimate, low, high = (float(getattr(interval, end)) for end in ("estimate", "low", "high"))
     return "–" if math.isnan(estimate) else f"{estimate:.4g} [{low:.4g}, {high:.4g}]"
 
 
-def _key(label: str, interval: Interval) -> KeyMetric:
+def _interval_metric(label: str, interval: Interval) -> KeyMetric:
     ends = f"95 %: {float(interval.low):.3g} to {float(interval.high):.3g}"
     return KeyMetric(label=label, value=float(interval.estimate), source=ends)
 
@@ -242,28 +254,28 @@ class SimulatedCamera:
 def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
     """Measure the distance between simulated and real images; print and store it."""  # fmt: skip
     run = MeasuredRun.begin("gap", "vision", request.output, request.fail_if, console)
-    refuse_draws(request.draws, 0.95)
+    require_enough_draws(request.draws, 0.95)
     real, sim, camera, seed = request.real, request.sim, request.camera, request.seed
     if Path(real).resolve() == Path(sim).resolve():
         raise InputError(f"--real and --sim are the same folder, {real}: nothing can differ. Give simulated images.")
     encoder = open_encoder(request.embedding)
-    pictures = open_pictures(real, camera), open_pictures(sim, request.sim_camera or _same_camera(sim, camera))
+    pictures = open_images(real, camera), open_images(sim, request.sim_camera or _find_same_camera(sim, camera))
     for one in pictures:
-        one.require()
+        one.require_episodes()
     scaled: Size | None = None
     if request.size is not None:
-        width, height = picture_size(request.size)
+        width, height = parse_image_size(request.size)
         scaled = (height, width)
-    seen = simulated_camera(Path(sim), pictures[1].camera, request.twin)
+    seen = load_simulated_camera(Path(sim), pictures[1].camera, request.twin)
     chosen = {"frames": request.frames, "size": scaled}
-    seen_real = gather(pictures[0], encoder, **chosen, seed=seed)
-    seen_sim = gather(pictures[1], encoder, **chosen, seed=seed + 1)
+    seen_real = summarize_images(pictures[0], encoder, **chosen, seed=seed)
+    seen_sim = summarize_images(pictures[1], encoder, **chosen, seed=seed + 1)
     how = {"draws": request.draws, "seed": seed}
     gap = measure_vision(seen_real, seen_sim, encoder, look=seen.look, sensor=seen.sensor, **how)
     console.print(f"real: {gap.real.label}\nsimulated: {gap.sim.label}; {seen.known}", soft_wrap=True)
-    _print(console, gap)
-    again = developed_again(gap.sim.kept, seen.look, remedied(seen.look, gap.remedies))
-    tones = _tones(gap, again)
+    _print_gap(console, gap)
+    again = redevelop_episodes(gap.sim.kept, seen.look, apply_remedies(seen.look, gap.remedies))
+    tones = _compute_tones(gap, again)
     return run.end(
         gap.to_json()
         | {"camera": {"sensor": seen.sensor, "known": seen.known}, "seed": seed, "frames": request.frames},
@@ -274,7 +286,7 @@ def run_gap_vision(request: GapVisionRequest, console: Console) -> Outcome:
     )
 
 
-def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCamera:
+def load_simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCamera:
     """Return the camera of simulated images, as far as dataset and twin describe it.
 
     twinloop's datasets record the sensor of their images, its device, and the values drawn for each episode; means over
@@ -283,7 +295,7 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
     Raises:
         InputError: the twin cannot be read, or its sensor is not a camera.
     """
-    made, drawn = _recorded(path, camera)
+    made, drawn = _read_camera_record(path, camera)
     if made is not None and "sensor" not in made:
         return SimulatedCamera(
             sensor=camera, look=CameraResponse(), known="rendered clean: light as an ideal camera shows it"
@@ -313,39 +325,39 @@ def simulated_camera(path: Path, camera: str, twin: str | None) -> SimulatedCame
     model = CameraModel.from_values(values, settings) if values or settings else CameraModel()
     return SimulatedCamera(
         sensor=name,
-        look=CameraResponse(model=model, blur=lens_of(values, settings).blur if values else 0.0),
+        look=CameraResponse(model=model, blur=make_lens(values, settings).blur if values else 0.0),
         known=known,
     )
 
 
-def _recorded(path: Path, camera: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
+def _read_camera_record(path: Path, camera: str) -> tuple[dict[str, Any] | None, dict[str, float]]:
     """Return a twinloop dataset's record of a camera's images, and means of the values drawn for episodes."""
     if not (path / layout.SPEC).is_file():
         return None, {}
     reader = DatasetReader(path)
-    records = [reader.provenance(i) for i in range(len(reader)) if not reader.appended(i)]
+    records = [reader.provenance(i) for i in range(len(reader)) if not reader.is_appended(i)]
     made = next((r.extra[PICTURES][camera] for r in records if camera in r.extra.get(PICTURES, {})), None)
     names = {name for record in records for name in record.params if name.startswith("sensor/")}
     return made, {n: float(np.mean([r.params[n] for r in records if n in r.params])) for n in sorted(names)}
 
 
-def _same_camera(sim: str, camera: str | None) -> str | None:
+def _find_same_camera(sim: str, camera: str | None) -> str | None:
     """Return the simulated camera of the same name, or None."""
     try:
-        return None if camera is None else open_pictures(sim, camera).camera
+        return None if camera is None else open_images(sim, camera).camera
     except UnknownNameError:
         return None
 
 
-def _tones(gap: VisionGap, again: Sequence[Pictures]) -> dict[str, NDArray[np.float64]]:
+def _compute_tones(gap: VisionGap, again: Sequence[Pictures]) -> dict[str, NDArray[np.float64]]:
     """Return mean quantiles of display values of both sides, and of simulated images with all remedies."""
     tones = {"real": gap.real.statistics.levels.mean(axis=0), "sim": gap.sim.statistics.levels.mean(axis=0)}
     if gap.remedies:
-        tones["remedied"] = statistics_of(again).levels.mean(axis=0)
+        tones["remedied"] = compute_statistics(again).levels.mean(axis=0)
     return tones
 
 
-def _print(console: Console, gap: VisionGap) -> None:
+def _print_gap(console: Console, gap: VisionGap) -> None:
     console.print(verdict(gap), soft_wrap=True)
     table = Table(*HEAD)
     for row in gap.differences:

@@ -17,7 +17,7 @@ from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap.attribution.attribute import AttributionOptions, attribute
 from twinloop.gap.attribution.groups import changed_params, parameter_groups, read_groups
-from twinloop.gap.attribution.result import OVERALL, Attribution, ChannelExplanation, percent
+from twinloop.gap.attribution.result import OVERALL, Attribution, ChannelExplanation, format_share
 from twinloop.gap.attribution.sensitivity import Sensitivity, SensitivityOptions, sensitivity
 from twinloop.gap.dynamics.unexplained_result import UnexplainedResult
 from twinloop.randomize import read_identified
@@ -27,9 +27,14 @@ from twinloop.simulate import Backend, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.data.logs import open_logs
-from twinloop.workflows.gap.options import held_out_split, name_and_hash, replay_options
+from twinloop.workflows.gap.options import build_replay_options, held_out_split, name_and_hash
 from twinloop.workflows.gap.requests import AttributionOptionsRequest, GapWhyRequest
-from twinloop.workflows.gap.where import nested_of, nested_section, where_it_lives, where_section
+from twinloop.workflows.gap.unexplained import (
+    locate_unexplained_error,
+    nested_section,
+    parse_nested,
+    unexplained_section,
+)
 from twinloop.workflows.run.results import MeasuredRun, Outcome
 
 if TYPE_CHECKING:
@@ -67,7 +72,7 @@ def why_section(
     )
     _exchanges(page, found)
     if where is not None:
-        where_section(page, where)
+        unexplained_section(page, where)
     if moved is not None:
         _sensitivity(page, moved)
 
@@ -80,7 +85,7 @@ def _panels(explanations: Sequence[ChannelExplanation]) -> Figure:
         shares.append([float(row[1].estimate) for row in rows])
         ends.append(([float(row[1].low) for row in rows], [float(row[1].high) for row in rows]))
         told.append([row[2] for row in rows])
-    return share_panels([item.about for item in explanations], names, shares, ends, told, rest=_LEFT)
+    return share_panels([item.short_name for item in explanations], names, shares, ends, told, rest=_LEFT)
 
 
 def _exchanges(page: ReportPage, found: Attribution) -> None:
@@ -92,7 +97,7 @@ def _exchanges(page: ReportPage, found: Attribution) -> None:
     )
     for caption, table in tables:
         rows = [
-            [group, *(percent(table.interval.at(row, column)) for column in range(len(columns)))]
+            [group, *(format_share(table.interval.at(row, column)) for column in range(len(columns)))]
             for row, group in enumerate(found.names)
         ]
         page.table(["group", *columns], rows, caption=f"{caption}, in per cent of the nominal squared error.")
@@ -128,7 +133,7 @@ def _sensitivity(page: ReportPage, moved: Sensitivity) -> None:
     channels = [name.removeprefix("position/") for name in moved.channels]
     page.plot(index_matrix([group.name for group in moved.groups], channels, total.estimate, words))
     rows = [
-        [channel, f"{moved.spread[c]:.3g} {moved.units[c]}", *(_index(moved, row, c) for row in range(shape[0]))]
+        [channel, f"{moved.spread[c]:.3g} {moved.units[c]}", *(_format_index(moved, row, c) for row in range(shape[0]))]
         for c, channel in enumerate(channels)
     ]
     page.table(
@@ -139,7 +144,7 @@ def _sensitivity(page: ReportPage, moved: Sensitivity) -> None:
     )
 
 
-def _index(moved: Sensitivity, row: int, column: int) -> str:
+def _format_index(moved: Sensitivity, row: int, column: int) -> str:
     parts = []
     for of in (moved.motion.total, moved.error.total):
         value, low, high = (float(end[row, column]) for end in (of.estimate, of.low, of.high))
@@ -147,13 +152,13 @@ def _index(moved: Sensitivity, row: int, column: int) -> str:
     return " / ".join(parts)
 
 
-def own_groups(attributing: AttributionOptionsRequest) -> dict[str, tuple[str, ...]]:
+def load_groups(attributing: AttributionOptionsRequest) -> dict[str, tuple[str, ...]]:
     """Return the user's groups, from the file and from the command line.
 
     Raises:
         InputError: the file is not a mapping of names to lists of patterns; see `read_groups`.
     """
-    found = {} if attributing.groups is None else _groups_of_file(attributing.groups)
+    found = {} if attributing.groups is None else _read_groups_file(attributing.groups)
     return found | read_groups(attributing.group)
 
 
@@ -176,9 +181,11 @@ class GapCauses:
 
     def sentences(self) -> list[str]:
         """Return the ranked answer, with one or two sentences for each channel."""
-        return [explanation.sentence(self._place(explanation.channel)) for explanation in self.explanations()]
+        return [
+            explanation.sentence(self._describe_location(explanation.channel)) for explanation in self.explanations()
+        ]
 
-    def _place(self, channel: str) -> str:
+    def _describe_location(self, channel: str) -> str:
         """Return where a channel's unexplained part occurs, and the term to try first."""
         hint = None if channel == OVERALL else self.where.hint(channel)
         if hint is None:
@@ -262,10 +269,10 @@ def explain(
     """
     asked = asking or AttributionOptionsRequest()
     told = {name: value for name, value in params.estimate.items() if name not in options.conditions}
-    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=own_groups(asked))
+    groups = parameter_groups(twin, changed_params(twin, told), by=asked.by, own=load_groups(asked))
     how = AttributionOptions(replay=options, draws=asked.draws, seed=asked.seed)
     shared = attribute(backend, twin, episodes, params, groups, options=how, note=note)
-    where = where_it_lives(
+    where = locate_unexplained_error(
         twin, episodes, backend=backend, params=params, options=options, part=shared.replayed, seed=asked.seed
     )
     moved = None
@@ -289,7 +296,7 @@ def run_why(request: GapWhyRequest, console: Console) -> Outcome:
         split.measured,
         ParamDistribution.from_json(run["distribution"]),
         backend=open_backend(),
-        options=replay_options(request.comparing, twin, split.measured),
+        options=build_replay_options(request.comparing, twin, split.measured),
         asking=request.attributing,
         note=split.note,
         names=(request.twin, " ".join(request.data)),
@@ -297,7 +304,7 @@ def run_why(request: GapWhyRequest, console: Console) -> Outcome:
     console.print(f"{log.label}; {split.note}", soft_wrap=True)
     console.print(found.text(), soft_wrap=True)
     fitted = request.params.name
-    nested = nested_of(run, fitted)
+    nested = parse_nested(run, fitted)
     for sentence in nested.sentences() if nested else ():
         console.print(f"- {sentence}", soft_wrap=True)
 
@@ -316,7 +323,7 @@ def run_why(request: GapWhyRequest, console: Console) -> Outcome:
     )
 
 
-def _groups_of_file(path: Path) -> dict[str, tuple[str, ...]]:
+def _read_groups_file(path: Path) -> dict[str, tuple[str, ...]]:
     value = load_yaml(path)
     if not isinstance(value, Mapping) or not all(_is_patterns(item) for item in value.values()):
         raise InputError(

@@ -13,24 +13,24 @@ from rich.table import Table
 
 from twinloop.core.errors import CheckFailedError, InputError
 from twinloop.core.files import dumps
-from twinloop.core.pool import WorkEngine, cores
+from twinloop.core.pool import WorkEngine, count_cores
 from twinloop.core.profile import Profile
-from twinloop.dataset.storage.targets import committed, is_address, local_path
+from twinloop.dataset.storage.targets import is_address, local_path, read_committed_progress
 from twinloop.generate import (
     GenerateConfig,
     RenderConfig,
     check_render,
     generate_states,
-    identified_ranges,
+    identified_range_notes,
     open_engine,
     read_config,
     render_dataset,
-    replay_aside,
     replay_episode,
+    replay_invalid_attempt,
 )
-from twinloop.generate.states import batches
+from twinloop.generate.states import count_batches
 from twinloop.twin import load_twin
-from twinloop.workflows.coverage.coverage import draws_lines
+from twinloop.workflows.coverage.coverage import format_draws
 from twinloop.workflows.generate.requests import GenerateRequest, ReplayRequest
 
 # Steps of an episode in their order, each with a description.
@@ -52,7 +52,7 @@ STEPS = {
 }
 
 
-def profile_figures(profile: Profile, *, seconds: float, workers: int, attempted: int) -> dict[str, Any]:
+def profile_metrics(profile: Profile, *, seconds: float, workers: int, attempted: int) -> dict[str, Any]:
     """Return seconds, share of all processes' time and milliseconds per attempted episode, by step.
 
     Args:
@@ -108,16 +108,18 @@ def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
     """Generate a dataset from a YAML file and print the result."""
     names = ("episodes", "seed", "keep", "backend", "randomize_from")
     config = read_config(request.file, **{name: getattr(request, name) for name in names})
-    ranges = identified_ranges(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
+    ranges = (
+        identified_range_notes(config.identified, config.kappa, load_twin(config.twin)) if config.identified else []
+    )
     for line in ranges:
         console.print(f"Ranges: {line}", soft_wrap=True)
     images = _images_folder(config, request.output, resume=request.resume)
-    with opened(config, request.engine, workers=request.workers) as place:
-        figures = states_pass(
+    with open_run_engine(config, request.engine, workers=request.workers) as place:
+        figures = run_states_pass(
             config, request.output, place, resume=request.resume, profile=Profile() if request.profile else None
         )
-    console.print(states_line(figures, request.output))
-    for line in draws_lines(figures):
+    console.print(format_states(figures, request.output))
+    for line in format_draws(figures):
         console.print(line)
     if request.profile:
         console.print(profile_table(figures["profile"]))
@@ -127,10 +129,10 @@ def run_generate(request: GenerateRequest, console: Console) -> dict[str, Any]:
             "with --keep all, narrow the randomization, or check the twin with `twinloop twin check`."
         )
     if config.render is not None and images is not None:
-        figures["render"] = pictures_pass(
+        figures["render"] = run_images_pass(
             local_path(request.output), images, config.render, workers=request.workers, resume=request.resume
         )
-        console.print(render_line(figures["render"]))
+        console.print(format_rendering(figures["render"]))
     return {**figures, "ranges": ranges} if ranges else figures
 
 
@@ -151,7 +153,7 @@ def _images_folder(config: GenerateConfig, output: str, *, resume: bool) -> Path
     return images
 
 
-def checked_workers(workers: int) -> int:
+def resolve_workers(workers: int) -> int:
     """Return the number of processes to use; 0 means every core.
 
     Raises:
@@ -159,17 +161,17 @@ def checked_workers(workers: int) -> int:
     """
     if workers < 0:
         raise InputError(f"--workers {workers}: give a number of processes, or 0 for every core.")
-    return workers or cores()
+    return workers or count_cores()
 
 
-def opened(config: GenerateConfig, engine: str, *, workers: int) -> WorkEngine:
+def open_run_engine(config: GenerateConfig, engine: str, *, workers: int) -> WorkEngine:
     """Return the engine of a run; a local one has no more processes than the run has batches."""
     if engine == "local":
-        workers = min(checked_workers(workers), batches(config))
+        workers = min(resolve_workers(workers), count_batches(config))
     return open_engine(engine, workers=workers)
 
 
-def states_pass(
+def run_states_pass(
     config: GenerateConfig,
     output: Path | str,
     engine: WorkEngine,
@@ -179,7 +181,7 @@ def states_pass(
 ) -> dict[str, Any]:
     """Run the first pass, and write its timing to ``OUTPUT.log.jsonl`` (in a store to ``log/``), not into the data."""
     began, workers = time.perf_counter(), engine.workers
-    before = _done_so_far(output) if resume else _NOTHING
+    before = _count_committed(output) if resume else _NOTHING
     result = generate_states(config, output, engine=engine, resume=resume, profile=profile)
     seconds = time.perf_counter() - began
     timing = {
@@ -188,56 +190,58 @@ def states_pass(
         "episodes_per_second": (result["episodes"] - before["episodes"]) / seconds,
         "frames_per_second": (result["frames"] - before["frames"]) / seconds,
     }
-    _log(output, {"verb": "generate", **timing})
+    _append_log(output, {"verb": "generate", **timing})
     figures = {**result, "output": str(output), "timing": timing}
     if profile is not None:
         attempted = max(1, result["attempted"] - before["attempted"])
-        figures["profile"] = profile_figures(
+        figures["profile"] = profile_metrics(
             profile, seconds=seconds, workers=workers if engine.elsewhere else 0, attempted=attempted
         )
     return figures
 
 
-def states_line(figures: Mapping[str, Any], output: Path | str) -> str:
+def format_states(figures: Mapping[str, Any], output: Path | str) -> str:
     """Return the result of a states pass as one line."""
     low, high = figures["yield_interval"]
     timing = figures["timing"]
     return (
         f"{figures['success']} of {figures['attempted']} attempts succeeded "
-        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_invalid(figures)}; "
+        f"(yield {figures['yield']:.1%}, 95 % interval {low:.1%} to {high:.1%}), {_format_invalid(figures)}; "
         f"{figures['episodes']} episodes, {figures['frames']} frames kept, "
         f"{timing['episodes_per_second']:.1f} episodes/s, "
         f"{timing['frames_per_second']:.0f} frames/s on {timing['workers']} workers: {output}"
     )
 
 
-def _invalid(figures: Mapping[str, Any]) -> str:
+def _format_invalid(figures: Mapping[str, Any]) -> str:
     """Return the number of invalid worlds, with the reasons, as text."""
     reasons = ", ".join(f"{reason} {count}" for reason, count in figures["reasons"].items())
     return f"{figures['invalid']} invalid" + (f" and stored apart ({reasons})" if reasons else "")
 
 
-def render_line(figures: Mapping[str, Any]) -> str:
+def format_rendering(figures: Mapping[str, Any]) -> str:
     """Return the result of a rendering pass as one line."""
     return (
-        f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_views(figures)}; "
+        f"{figures['episodes']} episodes rendered by {figures['renderer']}: {_format_views(figures)}; "
         f"{figures['pictures_per_second']:.3g} images/s ({figures['frames_per_second']:.3g} frames/s): "
         f"{figures['output']}"
     )
 
 
-def _views(figures: Mapping[str, Any]) -> str:
+def _format_views(figures: Mapping[str, Any]) -> str:
     """Return the rendered cameras with their sizes, and those whose images were copied, as text."""
     made = ", ".join(f"{camera} {size.replace('x', '×')}" for camera, size in figures["sizes"].items())
     kept = f", and {', '.join(figures['carried'])} as before" if figures["carried"] else ""
     return made + kept
 
 
-def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool) -> dict[str, Any]:
+def run_images_pass(
+    source: Path, target: Path, settings: RenderConfig, *, workers: int, resume: bool
+) -> dict[str, Any]:
     """Run and time the second pass; its rates exclude blocks that were committed before a resumed run."""
     began = time.perf_counter()
-    before = _done_so_far(target) if resume else _NOTHING
-    rendered = render_dataset(source, target, settings, workers=checked_workers(workers), resume=resume)
+    before = _count_committed(target) if resume else _NOTHING
+    rendered = render_dataset(source, target, settings, workers=resolve_workers(workers), resume=resume)
     seconds = time.perf_counter() - began
     frames = (rendered["frames"] - before["frames"]) / seconds
     return {
@@ -250,14 +254,14 @@ def pictures_pass(source: Path, target: Path, settings: RenderConfig, *, workers
     }
 
 
-def _done_so_far(output: Path | str) -> dict[str, int]:
+def _count_committed(output: Path | str) -> dict[str, int]:
     """Return the counts that an interrupted run has committed."""
-    progress = committed(output)
+    progress = read_committed_progress(output)
     attempted = sum(entry.outcome.get("attempted", 0) for entry in progress.blocks)
     return {"attempted": attempted, "episodes": progress.episodes, "frames": progress.frames}
 
 
-def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
+def _append_log(output: Path | str, entry: Mapping[str, Any]) -> None:
     finished = {"finished": datetime.now(UTC).isoformat(timespec="seconds"), **entry}
     if is_address(output):
         from twinloop.dataset.storage.store import write_log
@@ -271,6 +275,6 @@ def _log(output: Path | str, entry: Mapping[str, Any]) -> None:
 
 def run_replay(request: ReplayRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Simulate a stored episode again and compare; return 1 if equality was required and does not hold."""
-    result = (replay_aside if request.aside else replay_episode)(request.dataset, request.episode)
-    console.print(result.line())
+    result = (replay_invalid_attempt if request.aside else replay_episode)(request.dataset, request.episode)
+    console.print(result.summary_line())
     return result.to_json(), 1 if request.verify and not result.equal else 0

@@ -10,17 +10,17 @@ from rich.console import Console
 
 from twinloop.core.errors import InputError
 from twinloop.generate import RenderConfig, render_config
-from twinloop.generate.render_settings import CLEAN, DEVICE, picture_size
-from twinloop.workflows.generate.generate import pictures_pass, render_line
+from twinloop.generate.render_settings import CLEAN, DEVICE, parse_image_size
+from twinloop.workflows.generate.generate import format_rendering, run_images_pass
 from twinloop.workflows.generate.requests import RenderRequest
 
 
 def run_render(request: RenderRequest, console: Console) -> dict[str, Any]:
     """Render a dataset into a new one and print the result; by default next to the source."""
-    settings = settings_of(request)
+    settings = build_render_settings(request)
     target = request.output or request.dataset.with_name(f"{request.dataset.resolve().name}-{_suffix(settings)}")
-    figures = pictures_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
-    console.print(render_line(figures))
+    figures = run_images_pass(request.dataset, target, settings, workers=request.workers, resume=request.resume)
+    console.print(format_rendering(figures))
     return figures
 
 
@@ -30,7 +30,7 @@ def _suffix(settings: RenderConfig) -> str:
     return name if settings.sensors == CLEAN else f"{name}-{DEVICE}"
 
 
-def settings_of(request: RenderRequest) -> RenderConfig:
+def build_render_settings(request: RenderRequest) -> RenderConfig:
     """Return the settings of a request.
 
     Raises:
@@ -43,17 +43,17 @@ def settings_of(request: RenderRequest) -> RenderConfig:
         "samples": request.samples,
         "subframes": request.subframes,
     }
-    own, everywhere = _pairs(request.size, "--size")
+    own, everywhere = _split_pairs(request.size, "--size")
     values["sizes"] = own
     if everywhere:
-        values["width"], values["height"] = picture_size(everywhere[-1])
-    named, alone = _pairs(request.quality, "--quality")
+        values["width"], values["height"] = parse_image_size(everywhere[-1])
+    named, alone = _split_pairs(request.quality, "--quality")
     if alone:
         raise InputError(f"--quality {alone[0]}: give KEY=VALUE, as in shadow_map=2048.")
-    values["quality"] = {key: _scalar(text) for key, text in named.items()}
+    values["quality"] = {key: _parse_scalar(text) for key, text in named.items()}
     names = [name.strip() for name in request.annotations.split(",") if name.strip()]
     values["annotations"] = "all" if names == ["all"] else names
-    own, everywhere = _pairs(request.sensors, "--sensors")
+    own, everywhere = _split_pairs(request.sensors, "--sensors")
     values["sensors"] = own or (everywhere[-1] if everywhere else CLEAN)
     if own and everywhere:
         raise InputError(
@@ -62,7 +62,7 @@ def settings_of(request: RenderRequest) -> RenderConfig:
     return render_config(values, where="what is asked for")
 
 
-def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
+def _split_pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]]:
     """Return words with an equals sign as a mapping, and the others; refuse two values for one name."""
     parts = [word.partition("=") for word in words]
     said = [key if sign else "" for key, sign, _ in parts]
@@ -71,7 +71,7 @@ def _pairs(words: Sequence[str], option: str) -> tuple[dict[str, str], list[str]
     return {key: value for key, sign, value in parts if sign}, [word for word in words if "=" not in word]
 
 
-def _scalar(text: str) -> bool | int | float | str:
+def _parse_scalar(text: str) -> bool | int | float | str:
     """Return a text as a Boolean or a number, if it is one, else unchanged."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"

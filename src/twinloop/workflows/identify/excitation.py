@@ -9,12 +9,12 @@ from typing import Any
 from rich.console import Console
 
 from twinloop.core.errors import InputError
-from twinloop.hardware.excite import ExcitationPlan, refuse_plan_name, save_excitation
+from twinloop.hardware.excite import ExcitationPlan, require_plan_name, save_excitation
 from twinloop.hardware.limits import motion_limits
 from twinloop.identify import FitConfig
-from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest
+from twinloop.identify.excitation import Excitation, ExcitationOptions, suggest_excitation
 from twinloop.identify.excitation_motions import MotionTrials
-from twinloop.identify.plan import IdentificationPlan, plan
+from twinloop.identify.plan import IdentificationPlan, plan_identification
 from twinloop.identify.survey import ProfileOptions, ProfileSurvey, survey
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
@@ -23,7 +23,7 @@ from twinloop.workflows.identify.requests import IdentifyRequest, PlanOptions
 from twinloop.workflows.run.results import claim_output, write_result
 
 
-def _options(planning: PlanOptions) -> ExcitationOptions:
+def _excitation_options(planning: PlanOptions) -> ExcitationOptions:
     """Return the options of the search for an excitation."""
     return ExcitationOptions(
         duration=planning.duration,
@@ -44,27 +44,27 @@ def run_plan(asked: IdentifyRequest, log: LogEpisodes | None, config: FitConfig,
     if output is not None:
         claim_output(output)
     if request.excitation is not None:
-        refuse_plan_name(request.excitation)
-        _options(request)
+        require_plan_name(request.excitation)
+        _excitation_options(request)
     if twin.spec.robot is None and (log is None or request.excitation is not None):
         raise InputError(f"The twin {twin.name} has no robot that could be moved. Leave --excitation, and give --data.")
     console.print(f"Data: {log.label}" if log else "Data: none yet")
     options = ProfileOptions(seed=request.plan_seed)
     seen = survey(twin, log.episodes if log else (), backend=open_backend(), config=config, options=options)
-    suggested = None if request.excitation is None else _suggest(twin, seen, config, request)
+    suggested = None if request.excitation is None else _suggest_motion(twin, seen, config, request)
     repeat = request.repeat if suggested else 1
-    found = plan(seen, suggested, repeat=repeat, data=log.label if log else "")
+    found = plan_identification(seen, suggested, repeat=repeat, data=log.label if log else "")
     console.print(found.text(), soft_wrap=True)
     figures = {**found.to_json(), "verb": "plan", "twin_hash": twin.hash, "excitation": None}
     if suggested is not None and request.excitation is not None:
-        made = _file(reference, twin, suggested, found, request)
+        made = _build_excitation_plan(reference, twin, suggested, found, request)
         save_excitation(made, request.excitation)
         figures["excitation"] = {"path": str(request.excitation), "seconds": made.seconds, **made.made}
-        console.print("\n" + _said(made, suggested, request), soft_wrap=True)
+        console.print("\n" + _describe_excitation(made, suggested, request), soft_wrap=True)
     return write_result(output, figures) if output is not None else figures
 
 
-def _suggest(twin: Twin, seen: ProfileSurvey, config: FitConfig, request: PlanOptions) -> Excitation:
+def _suggest_motion(twin: Twin, seen: ProfileSurvey, config: FitConfig, request: PlanOptions) -> Excitation:
     trials = MotionTrials(
         twin=twin,
         space=replace(seen.space, twin=twin),
@@ -74,12 +74,12 @@ def _suggest(twin: Twin, seen: ProfileSurvey, config: FitConfig, request: PlanOp
         backend=open_backend(),
         limits=motion_limits(twin, speed=request.speed_share),
     )
-    open_now = plan(seen).open
+    open_now = plan_identification(seen).undetermined_parameters
     columns = [i for i, name in enumerate(seen.space.names) if name in open_now] or range(len(seen.space.names))
-    return suggest(trials, seen.told, list(columns), _options(request))
+    return suggest_excitation(trials, seen.told, list(columns), _excitation_options(request))
 
 
-def _file(
+def _build_excitation_plan(
     reference: str, twin: Twin, suggested: Excitation, found: IdentificationPlan, request: PlanOptions
 ) -> ExcitationPlan:
     expected: dict[str, Mapping[str, Any]] = {}
@@ -87,8 +87,8 @@ def _file(
         then = row.then or row.now
         expected[row.name] = {
             "unit": "relative" if row.log else row.unit,
-            "before": float(f"{row.error(row.now):.4g}"),
-            "after": float(f"{row.error(then):.4g}"),
+            "before": float(f"{row.error_in_unit(row.now):.4g}"),
+            "after": float(f"{row.error_in_unit(then):.4g}"),
             "verdict": then.verdict,
         }
     return ExcitationPlan(
@@ -116,7 +116,7 @@ def _file(
     )
 
 
-def _said(made: ExcitationPlan, suggested: Excitation, request: PlanOptions) -> str:
+def _describe_excitation(made: ExcitationPlan, suggested: Excitation, request: PlanOptions) -> str:
     """Return a text on the excitation, and on its information compared with random motion."""
     mean, best = suggested.random_gain
     unit = " nats" if request.optimal == "D" else ""

@@ -18,17 +18,17 @@ from twinloop.core.records import Episode
 from twinloop.core.yaml_documents import load_yaml
 from twinloop.gap import GapReport, measure_gap
 from twinloop.identify import FitConfig, HoldoutSpec, IdentifyResult, identify
-from twinloop.identify.compare import StructureComparison, compare, held_out_splits
+from twinloop.identify.compare import StructureComparison, compare_structures, held_out_splits
 from twinloop.identify.conformal import CalibratedRanges, calibrate
-from twinloop.identify.drift import Drift, drift, drift_groups
-from twinloop.identify.sbi_bridge import posterior
+from twinloop.identify.drift import Drift, detect_drift, group_episodes
+from twinloop.identify.sbi_bridge import sample_posterior
 from twinloop.identify.sbi_flow import require_sbi
 from twinloop.identify.sbi_result import PosteriorDraws
-from twinloop.identify.structures import chosen_structures
+from twinloop.identify.structures import select_structures
 from twinloop.report import ReportPage
 from twinloop.simulate import open_backend
 from twinloop.twin import Twin, load_twin
-from twinloop.twin.spec import describe
+from twinloop.twin.spec import describe_errors
 from twinloop.workflows.data.logs import LogEpisodes, open_logs
 from twinloop.workflows.gap.options import name_and_hash
 from twinloop.workflows.identify.excitation import run_plan
@@ -40,7 +40,7 @@ from twinloop.workflows.run.sections import gap_section, gap_tables_section
 _LEAST_REFITS = 40  # with 40, one refit is beyond each end of a 95 % interval
 
 
-def read_fit(path: Path) -> FitConfig:
+def read_fit_config(path: Path) -> FitConfig:
     """Return the configuration in a YAML file; missing keys keep their default.
 
     Raises:
@@ -50,20 +50,20 @@ def read_fit(path: Path) -> FitConfig:
     value = load_yaml(path)
     if not isinstance(value, Mapping):
         raise InputError(f"{path} is not a mapping of options. Write `replay: {{window: 0.5}}`, for example.")
-    _known_keys(FitConfig, value, where=str(path))
+    _check_keys(FitConfig, value, where=str(path))
     try:
         return TypeAdapter(FitConfig).validate_python(value)
     except ValidationError as error:
-        raise InputError(describe(error, where=str(path))) from error
+        raise InputError(describe_errors(error, where=str(path))) from error
 
 
-def fit_config(fitting: FitOptions) -> FitConfig:
+def build_fit_config(fitting: FitOptions) -> FitConfig:
     """Return the configuration in a file, or the default one, with the flags applied.
 
     Raises:
-        InputError: the window is not longer than 0, there are too few refits, or as `read_fit`.
+        InputError: the window is not longer than 0, there are too few refits, or as `read_fit_config`.
     """
-    config = FitConfig() if fitting.fit is None else read_fit(fitting.fit)
+    config = FitConfig() if fitting.fit is None else read_fit_config(fitting.fit)
     if fitting.window is not None:
         if not fitting.window > 0:
             raise InputError(f"--window {fitting.window:g}: give seconds, such as 0.5.")
@@ -82,27 +82,27 @@ def fit_config(fitting: FitOptions) -> FitConfig:
     return replace(config, free=tuple(fitting.free)) if fitting.free else config
 
 
-def _known_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
+def _check_keys(kind: type, value: Mapping[str, Any], *, where: str, prefix: str = "") -> None:
     """Refuse keys that are not fields of a dataclass, or of a dataclass nested in it."""
     hints = get_type_hints(kind)
     for key, item in value.items():
         if key not in hints:
             known = [f"{prefix}{name}" for name in hints]
             raise UnknownNameError("option of a fit", f"{prefix}{key}", known, where=where)
-        inner = _dataclass_in(hints[key])
+        inner = _find_dataclass(hints[key])
         if inner is None or not isinstance(item, Mapping):
             continue
         parts = item if _is_mapping(hints[key]) else {"": item}
         for name, part in parts.items():
             if isinstance(part, Mapping):
-                _known_keys(inner, part, where=where, prefix=f"{prefix}{key}.{f'{name}.' if name else ''}")
+                _check_keys(inner, part, where=where, prefix=f"{prefix}{key}.{f'{name}.' if name else ''}")
 
 
-def _dataclass_in(hint: Any) -> type | None:
+def _find_dataclass(hint: Any) -> type | None:
     """Return the dataclass in a type annotation, or None."""
     if dataclasses.is_dataclass(hint) and isinstance(hint, type):
         return hint
-    return next((found for part in get_args(hint) if (found := _dataclass_in(part))), None)
+    return next((found for part in get_args(hint) if (found := _find_dataclass(part))), None)
 
 
 def _is_mapping(hint: Any) -> bool:
@@ -244,7 +244,7 @@ def run_identify(request: IdentifyRequest, console: Console) -> dict[str, Any]:
     planning = request.planning
     if planning.plan:
         _refuse_with_plan(request)
-    config = fit_config(request.fitting)
+    config = build_fit_config(request.fitting)
     log = open_logs(request.data, request.reading) if request.data else None
     if planning.plan:
         return run_plan(request, log, config, console)
@@ -276,46 +276,48 @@ def identify_log(
         raise InputError("--structures and --structure-file select the structures of --compare. Add --compare.")
     twin = load_twin(request.twin)
     claim_output(output)
-    _refuse_early(log, asked, holdout)
+    _check_analyses(log, asked, holdout)
     found = fit(twin, log, holdout, config, calibration=asked.calibrate)
-    found = _further(found, asked, holdout, console)
+    found = _run_analyses(found, asked, holdout, console)
     console.print(f"Data: {log.label}")
     console.print(found.text(), soft_wrap=True)
     page = ReportPage(f"Identification of {found.twin.name}", log.label)
     return write_run(output, found.figures(), page, found.page, console)
 
 
-def _refuse_early(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None) -> None:
+def _check_analyses(log: LogEpisodes, asked: PostFitAnalyses, holdout: str | None) -> None:
     """Check the options of the analyses after the fit, so that errors are raised before it."""
     if asked.compare:
-        chosen_structures(asked.structures, asked.structure_file)
+        select_structures(asked.structures, asked.structure_file)
         held_out_splits([episode.index for episode in log.episodes], HoldoutSpec.parse(holdout), asked.folds)
     if asked.drift is not None:
-        drift_groups(log.episodes, asked.drift)
+        group_episodes(log.episodes, asked.drift)
     if asked.posterior is not None:
         require_sbi()
 
 
-def _further(found: IdentifyOutcome, asked: PostFitAnalyses, holdout: str | None, console: Console) -> IdentifyOutcome:
+def _run_analyses(
+    found: IdentifyOutcome, asked: PostFitAnalyses, holdout: str | None, console: Console
+) -> IdentifyOutcome:
     """Compare model structures, test for drift and learn a posterior, as requested."""
     compared = drifted = None
     backend, episodes = open_backend(), found.log.episodes
     if asked.compare:
-        compared = compare(
+        compared = compare_structures(
             found.twin,
             episodes,
             backend=backend,
-            structures=chosen_structures(asked.structures, asked.structure_file),
+            structures=select_structures(asked.structures, asked.structure_file),
             holdout=HoldoutSpec.parse(holdout),
             folds=asked.folds,
             config=found.config,
             progress=lambda what: console.print(f"Comparing structures, {what}"),
         )
     if asked.drift is not None:
-        groups = drift_groups(episodes, asked.drift)
-        drifted = drift(found.twin, episodes, groups, backend=backend, config=found.config)
+        groups = group_episodes(episodes, asked.drift)
+        drifted = detect_drift(found.twin, episodes, groups, backend=backend, config=found.config)
     learned = None
     if asked.posterior is not None:
         console.print("Simulating for a posterior")
-        learned = posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
+        learned = sample_posterior(found.twin, episodes, found.result, backend=backend, config=found.config)
     return replace(found, compared=compared, drifted=drifted, learned=learned)

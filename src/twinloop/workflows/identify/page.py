@@ -134,7 +134,8 @@ def _residuals(
         return
     curves = [
         np.mean(
-            [autocorrelation(clip[~np.isnan(clip)], lags) for clip in residual[..., i] if _long(clip, lags)], axis=0
+            [autocorrelation(clip[~np.isnan(clip)], lags) for clip in residual[..., i] if _is_long_enough(clip, lags)],
+            axis=0,
         )
         for i in range(residual.shape[-1])
     ]
@@ -153,7 +154,7 @@ def _residuals(
     page.plot(figure)
 
 
-def _long(clip: np.ndarray, lags: int) -> bool:
+def _is_long_enough(clip: np.ndarray, lags: int) -> bool:
     return int(np.isfinite(clip).sum()) > lags + 1
 
 
@@ -169,7 +170,11 @@ def ranges_section(
         "Ranges for randomization",
         f"Factor on the covariance kappa = {calibration.kappa:.3g}: {calibration.label}."
         + (f" MODEL ERROR beyond these ranges: {found.model_error}." if found.model_error else "")
-        + (f" Not determined, prior ranges: {', '.join(found.undetermined)}." if found.undetermined else ""),
+        + (
+            f" Not determined, prior ranges: {', '.join(found.unidentified_parameters)}."
+            if found.unidentified_parameters
+            else ""
+        ),
     )
     page.table(
         ["channel", "residual noise", "unit", "lag-1 correlation", "repeats with motion", "from parameters"],

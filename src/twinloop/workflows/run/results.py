@@ -21,20 +21,20 @@ from rich.console import Console
 from twinloop import __version__
 from twinloop.core.errors import InputError, MissingDependencyError, UnknownNameError
 from twinloop.core.files import write_json
-from twinloop.core.headline import HeadlineMetric, path_word
-from twinloop.core.plain import plain
-from twinloop.core.redaction import redacted_values
+from twinloop.core.headline import HeadlineMetric, format_metric_name
+from twinloop.core.plain import to_plain_value
+from twinloop.core.redaction import redact_values
 from twinloop.dataset.lerobot import layout
-from twinloop.dataset.storage.snapshot import forget_locks, locked
+from twinloop.dataset.storage.snapshot import forget_locks, hold_folder_lock
 from twinloop.report import ReportPage
 
 
-def finite(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Return the same JSON-compatible value with null for NaN and infinity, which JSON cannot represent."""
     if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
+        return {str(key): replace_nonfinite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
+        return [replace_nonfinite(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value
@@ -60,14 +60,14 @@ def claim_output(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def finishing(folder: Path, purpose: str = "") -> Generator[None]:
+def lock_run_folder(folder: Path, purpose: str = "") -> Generator[None]:
     """Lock a run's folder while its files are written; nested blocks need a different ``purpose`` each.
 
     Raises:
         DatasetLockedError: another process writes there.
         InputError: another process has finished a run there since this one began.
     """
-    with locked(folder, purpose):
+    with hold_folder_lock(folder, purpose):
         claim_output(folder)
         yield
 
@@ -76,7 +76,7 @@ _COMMAND: ContextVar[tuple[str, Any] | None] = ContextVar("command", default=Non
 
 
 @contextlib.contextmanager
-def made_by(command: str, request: Any) -> Generator[None]:
+def record_request(command: str, request: Any) -> Generator[None]:
     """Store a command and its request, all defaults included, in the folders that are written within the block."""
     token = _COMMAND.set((command, request))
     try:
@@ -88,7 +88,12 @@ def made_by(command: str, request: Any) -> Generator[None]:
 def write_request(folder: Path) -> None:
     """Store the request of the current command, if there is one, as ``FOLDER/request.json``."""
     if (made := _COMMAND.get()) is not None:
-        form = {"schema": 1, "twinloop": __version__, "command": made[0], "request": redacted_values(plain(made[1]))}
+        form = {
+            "schema": 1,
+            "twinloop": __version__,
+            "command": made[0],
+            "request": redact_values(to_plain_value(made[1])),
+        }
         write_json(folder / "request.json", form)
 
 
@@ -99,7 +104,7 @@ def write_result(folder: Path, figures: Mapping[str, Any]) -> dict[str, Any]:
         The metrics as stored.
     """
     write_request(folder)
-    stored = redacted_values(finite(dict(figures)))
+    stored = redact_values(replace_nonfinite(dict(figures)))
     write_json(folder / "result.json", stored)
     return stored
 
@@ -124,7 +129,7 @@ def write_run(
     ``result.json`` is written last: a folder that has it is complete. A run that was killed, or whose disk was full,
     can therefore be repeated in the same folder.
     """
-    with finishing(folder):
+    with lock_run_folder(folder):
         write_report(page, fill, folder / "report.html", console)
         return write_result(folder, figures)
 
@@ -144,26 +149,26 @@ _SCORES = (
 )
 
 
-def _and_each(*names: str) -> tuple[str, ...]:
+def _add_item_patterns(*names: str) -> tuple[str, ...]:
     """Return the names of metrics, and the patterns of the same metrics per joint, task or policy."""
     return (*names, *(f"{name}/*" for name in names))
 
 
 # Metrics by verb and kind; * matches a name from the data: a joint, a task, a policy, a signal.
 _FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
-    ("gap", "dynamics"): (*_and_each("skill", "gap_ratio"), "nrmse", "rmse/*", "delay/*", *_WHY),
+    ("gap", "dynamics"): (*_add_item_patterns("skill", "gap_ratio"), "nrmse", "rmse/*", "delay/*", *_WHY),
     ("gap", "why"): _WHY,
     ("gap", "sensors"): ("sensors_differ", "*/*"),
     ("gap", "vision"): ("mmd", "kid", "auc", "accuracy", *_NEAR, "difference/*"),
     ("gap", "data"): ("auc", "auc/*", "mmd", "energy", "coverage", "precision"),
     ("gap", "classes"): ("classes", "class/*"),
     ("gap", "policies"): (
-        *_and_each("success_gap", "score_gap"),
+        *_add_item_patterns("success_gap", "score_gap"),
         *(f"{measure}_{what}" for measure in ("success", "score") for what in ("largest", "conditions_differ")),
     ),
-    ("gap", "predictivity"): ("best_policy", *_and_each(*_SCORES)),
+    ("gap", "predictivity"): ("best_policy", *_add_item_patterns(*_SCORES)),
     ("gap", "estimate"): ("real/*", "trials_saved/*"),
-    ("gap", "compare"): _and_each("difference", "p_differs", "p_equivalent"),
+    ("gap", "compare"): _add_item_patterns("difference", "p_differs", "p_equivalent"),
     ("coverage", "reality"): (*_NEAR, "largest_hole"),
     ("scenario", "search"): ("failure_rate",),
     ("evidence", "claim"): ("trials", "watched_trials", "rate_shown", "more_without_failure", "bound"),
@@ -171,7 +176,7 @@ _FIGURES: Mapping[tuple[str, str], tuple[str, ...]] = {
 }
 
 
-def figures_of(verb: str, kind: str) -> tuple[str, ...]:
+def list_metric_names(verb: str, kind: str) -> tuple[str, ...]:
     """Return the metric names for conditions on a command; empty if only the command itself can determine them.
 
     Args:
@@ -234,23 +239,23 @@ def parse_conditions(texts: Sequence[str]) -> tuple[FailCondition, ...]:
     Raises:
         InputError: a condition has another form than NAME < NUMBER or NAME.low < NUMBER.
     """
-    return tuple(_parse(text) for text in texts)
+    return tuple(_parse_condition(text) for text in texts)
 
 
-def _parse(text: str) -> FailCondition:
+def _parse_condition(text: str) -> FailCondition:
     found = _PATTERN.match(text)
-    number = _number(found["number"]) if found else math.nan
+    number = _parse_number(found["number"]) if found else math.nan
     if found is None or math.isnan(number):
         raise InputError(
             f"--fail-if '{text}' is no condition. Write NAME < NUMBER, with <, <=, > or >=, such as 'skill < 0.5', or "
             "an end of the interval: 'skill.low < 0.5'."
         )
     return FailCondition(
-        text=text, name=path_word(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
+        text=text, name=format_metric_name(found["name"]), end=found["end"] or "", sign=found["sign"], number=number
     )
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
@@ -267,13 +272,13 @@ def check_names(conditions: Sequence[FailCondition], figures: Sequence[str]) -> 
     Raises:
         UnknownNameError: a condition names none of them.
     """
-    names = [path_word(name) for name in figures]
+    names = [format_metric_name(name) for name in figures]
     for condition in conditions:
-        if not any(_meets(condition.name, name) for name in names):
+        if not any(_patterns_overlap(condition.name, name) for name in names):
             raise UnknownNameError("figure", condition.name, names, where=f"--fail-if '{condition.text}'")
 
 
-def _meets(asked: str, told: str) -> bool:
+def _patterns_overlap(asked: str, told: str) -> bool:
     """Return whether two patterns may match one name; of two with wildcards only the beginnings are compared."""
     if asked == told or fnmatchcase(asked, told) or fnmatchcase(told, asked):
         return True
@@ -298,7 +303,8 @@ class FailVerdict:
     def lines(self) -> list[str]:
         """Return a line for each true condition."""
         return [
-            f"FAILED {condition.text}: {figure.name} is {figure.estimate:.4g}{_interval(figure)}{_unit(figure)}"
+            f"FAILED {condition.text}: {figure.name} is "
+            f"{figure.estimate:.4g}{_format_interval(figure)}{_format_unit(figure)}"
             for condition, figure in self.failed
         ]
 
@@ -307,17 +313,17 @@ class FailVerdict:
         return [{"condition": condition.text, "figure": figure.name} for condition, figure in self.failed]
 
 
-def judge(conditions: Sequence[FailCondition], figures: Mapping[str, HeadlineMetric]) -> FailVerdict:
+def check_conditions(conditions: Sequence[FailCondition], figures: Mapping[str, HeadlineMetric]) -> FailVerdict:
     """Evaluate every condition on every metric that it names."""
     tried = [(condition, figure) for condition in conditions for figure in condition.matches(figures)]
     return FailVerdict(failed=tuple((condition, figure) for condition, figure in tried if condition.holds(figure)))
 
 
-def _interval(figure: HeadlineMetric) -> str:
+def _format_interval(figure: HeadlineMetric) -> str:
     return "" if math.isnan(figure.low) else f" [{figure.low:.4g}, {figure.high:.4g}]"
 
 
-def _unit(figure: HeadlineMetric) -> str:
+def _format_unit(figure: HeadlineMetric) -> str:
     return f" {figure.unit}" if figure.unit else ""
 
 
@@ -346,7 +352,7 @@ class MeasuredRun:
             UnknownNameError: a condition is on a metric that this command never has.
         """
         run = cls(verb=verb, kind=kind, output=output, conditions=parse_conditions(fail_if), console=console)
-        run.expect(figures_of(verb, kind))
+        run.expect(list_metric_names(verb, kind))
         if output is not None:
             claim_output(output)
         return run
@@ -360,14 +366,14 @@ class MeasuredRun:
         if figures:
             check_names(self.conditions, figures)
 
-    def storing(self) -> AbstractContextManager[None]:
+    def lock_output(self) -> AbstractContextManager[None]:
         """Lock the folder while a command writes its own files there, before `end` writes the others.
 
         Raises:
             DatasetLockedError: another process writes there.
             InputError: another process has finished a run there since this one began.
         """
-        return nullcontext() if self.output is None else finishing(self.output, "run")
+        return nullcontext() if self.output is None else lock_run_folder(self.output, "run")
 
     def end(
         self,
@@ -398,11 +404,11 @@ class MeasuredRun:
             "headline": [figure.to_json() for figure in headline],
         }
         if self.output is not None:  # stored before the conditions are evaluated, which may raise
-            with finishing(self.output):
+            with lock_run_folder(self.output):
                 if fill is not None:  # result.json is written last, see `write_run`
                     write_report(ReportPage(title, subtitle), fill, self.output / "report.html", self.console)
                 result = write_result(self.output, result)
-        verdict = judge(self.conditions, {figure.name: figure for figure in headline})
+        verdict = check_conditions(self.conditions, {figure.name: figure for figure in headline})
         for line in verdict.lines():
             self.console.print(line, soft_wrap=True)
         return {**result, "failed": verdict.to_json()}, verdict.code

@@ -13,10 +13,10 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.params import ParamTable
 from twinloop.core.records import Episode
 from twinloop.gap import GapReport
-from twinloop.gap.dynamics.report import cell, gap_tables
+from twinloop.gap.dynamics.report import format_estimate, gap_tables
 from twinloop.randomize import Plan
 from twinloop.report import KeyMetric, ReportPage
-from twinloop.report.plots import drawn_parameters, episode_series, error_by_joint
+from twinloop.report.plots import episode_series, error_by_joint, parameter_draws
 from twinloop.simulate import open_backend
 from twinloop.simulate.replay import replay
 from twinloop.simulate.replay_logs import ReplayOptions, prepare_replay
@@ -42,7 +42,7 @@ def gap_section(
         f"{len(gap.episodes)} episodes ({gap.source}), replayed open loop: {cut}, each from its first frame on driven "
         f"by the recorded commands alone. Intervals: {gap.drawn}.",
     )
-    page.figures(_key_figures(gap))
+    page.key_metrics(_key_metrics(gap))
     everything = {**gap.baselines, **{f"twin, {name}": interval for name, interval in gap.twins.items()}}
     drawn = {name: interval for name, interval in everything.items() if name in _DRAWN or name.startswith("twin")}
     page.plot(
@@ -73,19 +73,19 @@ def gap_tables_section(page: ReportPage, gap: GapReport) -> None:
         page.table(head, body, caption=caption)
 
 
-def _key_figures(gap: GapReport) -> list[KeyMetric]:
+def _key_metrics(gap: GapReport) -> list[KeyMetric]:
     """Return skill, scaled error and gap ratio as key metrics."""
     rival, scaled = (
         "1 perfect, 0 as good as each channel's best baseline",
         "RMSE over each channel's scale, mean of them",
     )
     figures = [
-        KeyMetric(label="skill", value=cell(gap.overall_skill, digits=2), source=rival),
-        KeyMetric(label="error", value=cell(gap.nrmse[gap.judged]), source=scaled),
+        KeyMetric(label="skill", value=format_estimate(gap.overall_skill, digits=2), source=rival),
+        KeyMetric(label="error", value=format_estimate(gap.nrmse[gap.evaluated_twin]), source=scaled),
     ]
     if gap.floor is not None:
         value, source = (
-            cell(gap.floor.overall[gap.judged], digits=2),
+            format_estimate(gap.floor.overall[gap.evaluated_twin], digits=2),
             "error over the spread of repeats about their mean",
         )
         figures.append(KeyMetric(label="gap ratio", value=value, source=source))
@@ -115,11 +115,11 @@ def draws_section(page: ReportPage, plan: Plan, table: ParamTable) -> None:
     )
     values = np.stack([table[name] for name in names], axis=-1)
     units = [plan.twin.params[name].unit for name in names]
-    page.plot(drawn_parameters(names, values, values.min(axis=0), values.max(axis=0), units=units))
+    page.plot(parameter_draws(names, values, values.min(axis=0), values.max(axis=0), units=units))
 
 
 def dataset_section(page: ReportPage, figures: Sequence[Any], rows: Sequence[Sequence[Any]], sheet: Path) -> None:
     """Write yield, speed, verdicts, and a contact sheet."""
-    page.section("The dataset").figures(list(figures))
+    page.section("The dataset").key_metrics(list(figures))
     page.table(["check", "verdict"], [list(row) for row in rows])
     page.image(sheet, "Both cameras, several episodes, at the same moments.")

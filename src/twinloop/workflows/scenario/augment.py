@@ -13,10 +13,10 @@ from rich.console import Console
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_text
 from twinloop.dataset.lerobot import layout
-from twinloop.generate.config import MAX_BATCH, make_plan, resolve
+from twinloop.generate.config import MAX_BATCH, make_plan, resolve_config
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.scenario.targeted import WIDTH, TargetBox, box_around
-from twinloop.tasks.protocol import is_tracked
+from twinloop.scenario.target_box import WIDTH, TargetBox, make_target_box
+from twinloop.tasks.protocol import has_tracked_values
 from twinloop.workflows.generate.generate import run_generate
 from twinloop.workflows.generate.requests import GenerateRequest
 from twinloop.workflows.run.results import claim_output
@@ -35,7 +35,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
         CheckFailedError: no attempt succeeded.
     """
     claim_output(request.output)
-    _, pinned = places.opened(request.name, request.scenarios)
+    _, pinned = places.open_scenario(request.name, request.scenarios)
     file, box = write_plan(
         pinned,
         request.output / _FILE,
@@ -65,7 +65,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
             episodes=None,
             seed=None,
             workers=request.workers,
-            resume=_begun(request.output / _DATA),
+            resume=_is_incomplete(request.output / _DATA),
             keep="success",
         ),
         console=console,
@@ -78,7 +78,7 @@ def run_augment(request: AugmentRequest, console: Console) -> dict[str, Any]:
     }
 
 
-def _begun(data: Path) -> bool:
+def _is_incomplete(data: Path) -> bool:
     """Return whether an earlier run of the same command ended before all episodes were written."""
     return (data / layout.PROGRESS).is_file() and not (data / layout.RESULT).is_file()
 
@@ -96,27 +96,27 @@ def write_plan(
     if episodes < 1:
         raise InputError(f"--episodes {episodes}: give at least one.")
     twin, task = pinned.open()
-    box = box_around(pinned, twin, width=width, only=only)
+    box = make_target_box(pinned, twin, width=width, only=only)
     worlds = next(n for n in range(min(episodes, MAX_BATCH), 0, -1) if episodes % n == 0)
     value = {
-        "scene": {"twin": _absolute(pinned.twin), "task": pinned.task},
+        "scene": {"twin": _absolute_reference(pinned.twin), "task": pinned.task},
         "seed": seed,
         "rollout": {
             "parallel_envs": worlds,
             "episodes_per_env": episodes // worlds,
-            **({"environment_state": True} if is_tracked(task) else {}),
+            **({"environment_state": True} if has_tracked_values(task) else {}),
         },
         "randomization": {
             "default": True,
             "boxes": [{"episodes": 1, "params": {key: list(pair) for key, pair in box.ranges.items()}}],
         },
     }
-    make_plan(resolve(value, where=str(file), folder=Path.cwd()), twin)
+    make_plan(resolve_config(value, where=str(file), folder=Path.cwd()), twin)
     said = f"Made by `twinloop scenario augment {pinned.name}`: demonstrations around a failure. {pinned.reason}"
     comment = "\n".join(f"# {line}" for line in textwrap.wrap(said, _WRAP))
     write_text(file, f"{comment}\n{yaml.safe_dump(value, sort_keys=False, allow_unicode=True)}")
     return file, box
 
 
-def _absolute(twin: str) -> str:
+def _absolute_reference(twin: str) -> str:
     return str(Path(twin).resolve()) if Path(twin).is_file() else twin

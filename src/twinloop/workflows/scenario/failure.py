@@ -15,14 +15,14 @@ from twinloop.core.distribution import ParamDistribution
 from twinloop.core.errors import DatasetError, InputError
 from twinloop.core.records import SimEpisode
 from twinloop.dataset.lerobot.reader import DatasetReader
-from twinloop.generate.replay import root_config
+from twinloop.generate.replay import read_root_config
 from twinloop.label.rule import UNKNOWN, RuleEpisode
 from twinloop.label.rules_builtin import FailureFromStates
 from twinloop.randomize.sources import read_identified
 from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
 from twinloop.rollout.pinned_files import check_free, check_name, write_pinned
-from twinloop.scenario.rebuild import TABLE, LoggedEpisode, pin_log
-from twinloop.scenario.regress import expectation
+from twinloop.scenario.rebuild import TABLE, LoggedEpisode, scenario_from_log
+from twinloop.scenario.regress import format_expectation
 from twinloop.scenario.trials import TrialOutcomes, try_actor, try_commands
 from twinloop.simulate import Backend, open_backend, rollout
 from twinloop.tasks import Task, open_task
@@ -50,10 +50,10 @@ class RebuiltWorld:
     policy_hash: str = ""
 
 
-def simulated(located: DatasetEpisode) -> bool:
+def is_simulated(located: DatasetEpisode) -> bool:
     """Return whether an episode is simulated and has its states; runs on a robot, also a virtual one, are logs."""
     reader, index = located.reader, located.index
-    if not reader.ours or reader.appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
+    if not reader.ours or reader.is_appended(index) or reader.has_log(index) or not reader.provenance(index).twin:
         return False
     try:
         return len(reader.states(index)) > 0
@@ -61,7 +61,7 @@ def simulated(located: DatasetEpisode) -> bool:
         return False
 
 
-def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
+def rebuild_from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
     """Rebuild the world of a simulated episode from its provenance.
 
     Raises:
@@ -71,7 +71,7 @@ def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend:
     record = reader.provenance(index)
     if record.success:
         raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed (`--keep all` keeps them).")
-    config = root_config(reader, record.config_hash).get("generate")
+    config = read_root_config(reader, record.config_hash).get("generate")
     if not isinstance(config, dict) or not {"twin", "task"} <= config.keys():
         raise InputError(f"{reader.path} does not record its twin and task, so it cannot be rebuilt.")
     twin = load_twin(str(config["twin"]))
@@ -85,19 +85,19 @@ def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend:
         next_success=np.empty(0, dtype=bool),
         provenance=record,
     )
-    found, why = _class(reader, index, task)
+    found, why = _find_failure_class(reader, index, task)
     world = PinnedWorld.of_episode(
         episode,
         twin,
         task,
-        name=asked.name or _name(located, found),
+        name=asked.name or _make_default_name(located, found),
         twin_reference=str(config["twin"]),
         reason=asked.reason or (f"{found}: {why}" if found else ""),
         meaning=asked.meaning,
         origin=_origin(located, record.actor, record.source),
     )
     world = replace(world, task=str(config["task"]))
-    exact = _bit_for_bit(world, twin, task, episode, backend)
+    exact = _is_reproduced_exactly(world, twin, task, episode, backend)
     said = "equal bit for bit" if exact else "NOT equal bit for bit: another MuJoCo or processor made them"
     lines = [f"Rebuilt from its provenance: {world.nstep} frames {said}."]
     lines += [f"Why it failed: {world.reason}."] if world.reason else []
@@ -112,21 +112,21 @@ def from_provenance(located: DatasetEpisode, asked: FromFailureRequest, backend:
     )
 
 
-def _bit_for_bit(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
+def _is_reproduced_exactly(world: PinnedWorld, twin: Twin, task: Task, episode: SimEpisode, backend: Backend) -> bool:
     """Return whether the rebuilt world with the stored commands reproduces the stored states bit for bit."""
-    begun = world.beginning(twin=twin, task=task)
+    begun = world.make_worlds(twin=twin, task=task)
     ran = rollout(backend, twin, begun.params, begun.initial, episode.commands[None], len(episode.commands))
     return ran.states[0].tobytes() == np.ascontiguousarray(episode.states).tobytes()
 
 
-def _class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
+def _find_failure_class(reader: DatasetReader, index: int, task: Task) -> tuple[str, str]:
     """Return the failure class by the task's rule, and its sentence; empty if no rule decides."""
     material = RuleEpisode(episode_id="", reader=reader, index=index, world=task)
     found = [one for one in FailureFromStates().label(material) if one.value != UNKNOWN]
     return (found[0].value, found[0].reason) if found else ("", "")
 
 
-def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
+def rebuild_from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld:
     """Rebuild the world of a robot's log in a twin.
 
     Raises:
@@ -134,12 +134,12 @@ def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld
     """
     twin = load_twin(asked.twin)
     task = open_task(asked.task, twin)
-    distribution, said = _identified(asked.identified)
-    world = pin_log(
-        _log(located, twin),
+    distribution, said = _load_distribution(asked.identified)
+    world = scenario_from_log(
+        _read_log(located, twin),
         twin,
         task,
-        name=asked.name or _name(located, ""),
+        name=asked.name or _make_default_name(located, ""),
         twin_reference=asked.twin,
         identified=distribution,
         ndraw=max(asked.tries - 1, 1),
@@ -166,14 +166,14 @@ def from_log(located: DatasetEpisode, asked: FromFailureRequest) -> RebuiltWorld
     )
 
 
-def _identified(path: Path | None) -> tuple[ParamDistribution | None, str]:
+def _load_distribution(path: Path | None) -> tuple[ParamDistribution | None, str]:
     if path is None:
         return None, "the twin's nominal values; draws from its default ranges"
     found = ParamDistribution.from_json(read_identified(path)["distribution"])
     return found, f"identified from {found.clusters} episodes ({path}); draws from that distribution"
 
 
-def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
+def _read_log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
     reader, index = located.reader, located.index
     if ENVIRONMENT not in reader.info["features"]:
         raise InputError(
@@ -184,8 +184,8 @@ def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
     if row.get("success") or row.get("provenance/success"):
         raise InputError(f"Episode {index} of {reader.path} succeeded. Give one that failed.")
     return LoggedEpisode(
-        state=_of_joints(reader, index, STATE, twin),
-        action=_of_joints(reader, index, ACTION, twin),
+        state=_read_joint_feature(reader, index, STATE, twin),
+        action=_read_joint_feature(reader, index, ACTION, twin),
         environment=reader.array(index, ENVIRONMENT),
         environment_names=tuple(reader.feature_names(ENVIRONMENT)),
         units=reader.units or twin.units,
@@ -194,7 +194,7 @@ def _log(located: DatasetEpisode, twin: Twin) -> LoggedEpisode:
     )
 
 
-def _of_joints(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
+def _read_joint_feature(reader: DatasetReader, index: int, feature: str, twin: Twin) -> NDArray[np.float64]:
     """Return a feature of the robot's joints, ``(nframe, njoint)``."""
     values = reader.array(index, feature)
     if values.ndim != 2 or values.shape[1] != len(twin.robot.joints):
@@ -224,7 +224,7 @@ def _policy_hash(located: DatasetEpisode) -> str:
     return str(run.get("policy_hash") or "") if isinstance(run, dict) else ""
 
 
-def _name(located: DatasetEpisode, failure: str) -> str:
+def _make_default_name(located: DatasetEpisode, failure: str) -> str:
     """Return a default name of a scenario from its failure class, dataset and episode index."""
     letters = Path(located.reader.path).resolve().name
     stem = "".join(letter if letter.isalnum() else "-" for letter in letters).strip("-")
@@ -241,21 +241,21 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
         InputError: the episode did not fail, cannot be rebuilt, or the name is taken.
     """
     if asked.name:
-        check_free(places.home(asked.scenarios) / check_name(asked.name))
+        check_free(places.scenarios_folder(asked.scenarios) / check_name(asked.name))
     if asked.tries < 1:
         raise InputError(f"--tries {asked.tries}: give at least one.")
     if not 0 < asked.least <= 1:
         raise InputError(f"--least {asked.least:g} is no share of the tries; give one above 0, at most 1.")
     backend = open_backend(nthread=nthread)
-    rebuilt = _rebuilt(asked, backend)
+    rebuilt = _rebuild_world(asked, backend)
     for line in rebuilt.lines:
         console.print(line, soft_wrap=True)
-    reference, told = (asked.policy, f"Actor: {asked.policy}, as requested.") if asked.policy else acting_again(rebuilt)
+    reference, told = (asked.policy, f"Actor: {asked.policy}, as requested.") if asked.policy else find_actor(rebuilt)
     console.print(told, soft_wrap=True)
-    open_loop, closed = _tried(rebuilt, reference, asked.tries, backend)
+    open_loop, closed = _run_trials(rebuilt, reference, asked.tries, backend)
     again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.least
     evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.least)
-    for line in _lines(rebuilt, open_loop, closed, reference, again=again):
+    for line in _describe_trials(rebuilt, open_loop, closed, reference, again=again):
         console.print(line, soft_wrap=True)
     world = replace(rebuilt.world, evidence=evidence)
     figures = {"verb": "scenario", "kind": "from-failure", "scenario": world.name, **evidence}
@@ -266,17 +266,19 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
             soft_wrap=True,
         )
         return {**figures, "stored": None}, 1
-    folder = write_pinned(world, places.home(asked.scenarios) / world.name)
+    folder = write_pinned(world, places.scenarios_folder(asked.scenarios) / world.name)
     console.print(f"Stored: {folder}", soft_wrap=True)
     return {**figures, "stored": str(folder)}, 0
 
 
-def _rebuilt(asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
-    located = places.locate(asked.episode)
-    return from_provenance(located, asked, backend) if simulated(located) else from_log(located, asked)
+def _rebuild_world(asked: FromFailureRequest, backend: Backend) -> RebuiltWorld:
+    located = places.locate_episode(asked.episode)
+    return (
+        rebuild_from_provenance(located, asked, backend) if is_simulated(located) else rebuild_from_log(located, asked)
+    )
 
 
-def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
+def find_actor(rebuilt: RebuiltWorld) -> tuple[str, str]:
     """Return the episode's actor, if it is available, else ""; and a sentence about that."""
     actor = rebuilt.world.origin.actor
     if actor == rebuilt.task.expert_version:
@@ -285,13 +287,13 @@ def acting_again(rebuilt: RebuiltWorld) -> tuple[str, str]:
     if name == actor:
         return "", "The episode does not record a policy as its actor."
     for reference in (rebuilt.policy_hash, name):
-        if reference and places.is_here(reference, rebuilt.policy_hash):
+        if reference and places.is_available(reference, rebuilt.policy_hash):
             return reference, f"Actor: the policy {name}, as recorded in the episode; --policy selects another."
     digest = f" ({rebuilt.policy_hash[:12]})" if rebuilt.policy_hash else ""
     return "", f"The episode records the policy {name}{digest} as its actor, which is not available here."
 
 
-def _tried(
+def _run_trials(
     rebuilt: RebuiltWorld, reference: str, tries: int, backend: Backend
 ) -> tuple[TrialOutcomes, TrialOutcomes | None]:
     """Return outcomes with the commands of the episode, and with the actor (None without an actor)."""
@@ -299,7 +301,7 @@ def _tried(
     open_loop = try_commands(world, twin, task, tries, backend=backend)
     if not reference:
         return open_loop, None
-    return open_loop, try_actor(world, twin, task, places.actor(reference, twin, task), tries, backend=backend)
+    return open_loop, try_actor(world, twin, task, places.open_actor(reference, twin, task), tries, backend=backend)
 
 
 def _evidence(
@@ -317,15 +319,15 @@ def _evidence(
         "bit_for_bit": rebuilt.exact,
         "parameters": rebuilt.parameters,
         "open_loop": open_loop.to_json(),
-        **({} if closed is None else {"expected": expectation(reference, closed)}),
+        **({} if closed is None else {"expected": format_expectation(reference, closed)}),
     }
 
 
-def _lines(
+def _describe_trials(
     rebuilt: RebuiltWorld, open_loop: TrialOutcomes, closed: TrialOutcomes | None, reference: str, *, again: bool
 ) -> list[str]:
     rows = [(open_loop, "the commands of the episode")] + ([(closed, reference)] if closed is not None else [])
-    lines = [f"Under {who}: {rate_words(tried)}." for tried, who in rows]
+    lines = [f"Under {who}: {format_failure_rate(tried)}." for tried, who in rows]
     if closed is None:
         lines.append("No actor was run: name one with --policy, so that `scenario regress` can compare.")
     if not again:
@@ -333,7 +335,7 @@ def _lines(
     return [*lines, "It happens again, exactly." if rebuilt.exact else "It happens again."]
 
 
-def rate_words(tried: TrialOutcomes) -> str:
+def format_failure_rate(tried: TrialOutcomes) -> str:
     """Return the failure rate of trials as text, with its exact interval."""
     rate = tried.failure_rate()
     return (

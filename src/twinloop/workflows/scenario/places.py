@@ -15,7 +15,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.rollout import Actor, ExpertActor
 from twinloop.rollout.pinned import PinnedWorld
-from twinloop.rollout.pinned_files import SCENARIO, read_pinned, stored
+from twinloop.rollout.pinned_files import SCENARIO, list_scenarios, read_pinned
 from twinloop.tasks import Task
 from twinloop.twin import Twin
 from twinloop.workflows.scenario.requests import ScenarioListRequest, ScenarioShowRequest
@@ -33,7 +33,7 @@ class DatasetEpisode:
     episode_id: str = ""
 
 
-def home(scenarios: Path | None = None) -> Path:
+def scenarios_folder(scenarios: Path | None = None) -> Path:
     """Return the folder of scenarios: the given one, the workspace's, or ``scenarios`` in the working folder."""
     if scenarios is not None:
         return scenarios
@@ -43,41 +43,42 @@ def home(scenarios: Path | None = None) -> Path:
     return (root or Path.cwd()) / _HOME
 
 
-def opened(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
+def open_scenario(name: str, scenarios: Path | None = None) -> tuple[Path, PinnedWorld]:
     """Return the folder and the world of a scenario, which is given by name or as a folder.
 
     Raises:
         UnknownNameError: there is no such scenario; lists the stored ones.
         InputError: its files have changed since they were stored.
     """
-    folder = home(scenarios) / name
+    folder = scenarios_folder(scenarios) / name
     if not (folder / SCENARIO).is_file() and (Path(name) / SCENARIO).is_file():
         folder = Path(name)
     if not (folder / SCENARIO).is_file():
-        there = [path.name for path in stored(home(scenarios))]
+        there = [path.name for path in list_scenarios(scenarios_folder(scenarios))]
         makes = "" if there else "; `twinloop scenario from-failure EPISODE` makes them"
-        raise UnknownNameError("scenario", name, there, where=f"{home(scenarios)}{makes}")
+        raise UnknownNameError("scenario", name, there, where=f"{scenarios_folder(scenarios)}{makes}")
     return folder, read_pinned(folder)
 
 
-def every(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, PinnedWorld]]:
+def open_scenarios(names: Sequence[str], scenarios: Path | None = None) -> list[tuple[Path, PinnedWorld]]:
     """Return the folders and worlds of the scenarios of these names, or of all.
 
     Raises:
         InputError: no scenario is stored.
     """
     if names:
-        return [opened(name, scenarios) for name in names]
-    folders = stored(home(scenarios))
+        return [open_scenario(name, scenarios) for name in names]
+    folders = list_scenarios(scenarios_folder(scenarios))
     if not folders:
         raise InputError(
-            f"{home(scenarios)} holds no scenario. Make one of a failed episode: `twinloop scenario from-failure "
+            f"{scenarios_folder(scenarios)} holds no scenario. Make one of a failed episode: `twinloop scenario "
+            "from-failure "
             "EPISODE`."
         )
     return [(folder, read_pinned(folder)) for folder in folders]
 
 
-def locate(episode: str) -> DatasetEpisode:
+def locate_episode(episode: str) -> DatasetEpisode:
     """Return the episode that ``FOLDER:INDEX`` or the beginning of a catalog id names.
 
     Raises:
@@ -93,7 +94,7 @@ def locate(episode: str) -> DatasetEpisode:
             f"{folder} is no LeRobot dataset with an episode {index!r}. Write FOLDER:INDEX, such as data:3."
         )
     from twinloop.catalog import Workspace
-    from twinloop.catalog.naming import resolve
+    from twinloop.catalog.episode_lookup import resolve_episodes
 
     if Workspace.find(Path.cwd()) is None:
         raise InputError(
@@ -101,12 +102,12 @@ def locate(episode: str) -> DatasetEpisode:
             "folder and the episode's index, such as data:3."
         )
     with Workspace.open() as workspace:
-        (name,) = resolve(workspace, [episode])
+        (name,) = resolve_episodes(workspace, [episode])
         place = workspace.locate(name)
         return DatasetEpisode(reader=DatasetReader(place.folder), index=place.index, episode_id=name)
 
 
-def actor(reference: str, twin: Twin, task: Task) -> Actor:
+def open_actor(reference: str, twin: Twin, task: Task) -> Actor:
     """Return the actor: ``expert``, a policy's folder, or its name in the workspace's registry.
 
     Raises:
@@ -114,10 +115,10 @@ def actor(reference: str, twin: Twin, task: Task) -> Actor:
     """
     if reference == EXPERT:
         return ExpertActor(task=task)
-    from twinloop.evaluate.acting import candidate
+    from twinloop.evaluate.candidates import make_candidate
     from twinloop.policies import open_policy
 
-    return candidate(open_policy(policy_folder(reference)), name=reference).make(twin, task)
+    return make_candidate(open_policy(policy_folder(reference)), name=reference).make(twin, task)
 
 
 def policy_folder(reference: str) -> Path:
@@ -146,12 +147,12 @@ def policy_folder(reference: str) -> Path:
         raise InputError(f"There is no folder {reference}, and no such policy in the registry: {error}") from error
 
 
-def is_here(reference: str, digest: str) -> bool:
+def is_available(reference: str, digest: str) -> bool:
     """Return whether a policy can be opened by this name and has the hash ``digest``, if that is not ""."""
-    from twinloop.release.version import config_of
+    from twinloop.release.version import read_config
 
     try:
-        found = config_of(policy_folder(reference)).get("hash")
+        found = read_config(policy_folder(reference)).get("hash")
     except TwinloopError:
         return False
     return found is not None and digest in ("", found)
@@ -159,19 +160,23 @@ def is_here(reference: str, digest: str) -> bool:
 
 def run_list(request: ScenarioListRequest, console: Console) -> dict[str, Any]:
     """Print every scenario with its origin, twin, and number of failures when it was stored."""
-    found = [read_pinned(folder) for folder in stored(home(request.scenarios))]
+    found = [read_pinned(folder) for folder in list_scenarios(scenarios_folder(request.scenarios))]
     table = Table("scenario", "from", "twin", "failed", "why")
     for pinned in found:
         table.add_row(
-            pinned.name, pinned.origin.source, pinned.twin, _failed(pinned), pinned.meaning or pinned.reason or "–"
+            pinned.name,
+            pinned.origin.source,
+            pinned.twin,
+            _format_failures(pinned),
+            pinned.meaning or pinned.reason or "–",
         )
-    console.print(table if found else f"{home(request.scenarios)} holds no scenario.")
-    return {"verb": "scenario", "kind": "list", "scenarios": [_plain(pinned) for pinned in found]}
+    console.print(table if found else f"{scenarios_folder(request.scenarios)} holds no scenario.")
+    return {"verb": "scenario", "kind": "list", "scenarios": [_scenario_to_json(pinned) for pinned in found]}
 
 
 def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
     """Print one scenario: its origin, its parameters, and its measurements."""
-    folder, pinned = opened(request.name, request.scenarios)
+    folder, pinned = open_scenario(request.name, request.scenarios)
     console.print(f"{pinned.name} ({folder})", soft_wrap=True)
     for line in filter(None, (pinned.meaning, pinned.reason)):
         console.print(line, soft_wrap=True, markup=False)
@@ -182,15 +187,17 @@ def run_show(request: ScenarioShowRequest, console: Console) -> dict[str, Any]:
         soft_wrap=True,
         markup=False,
     )
-    console.print(f"Failed with its actor: {_failed(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}.")
+    console.print(
+        f"Failed with its actor: {_format_failures(pinned)}; parameters: {pinned.evidence.get('parameters', '–')}."
+    )
     table = Table("own parameter", "value")
     for key, value in pinned.departures.items():
         table.add_row(key, f"{value:.5g}")
     console.print(table)
-    return {"verb": "scenario", "kind": "show", **_plain(pinned)}
+    return {"verb": "scenario", "kind": "show", **_scenario_to_json(pinned)}
 
 
-def _plain(pinned: PinnedWorld) -> dict[str, Any]:
+def _scenario_to_json(pinned: PinnedWorld) -> dict[str, Any]:
     return {
         "scenario": pinned.name,
         "hash": pinned.hash,
@@ -205,7 +212,7 @@ def _plain(pinned: PinnedWorld) -> dict[str, Any]:
     }
 
 
-def _failed(pinned: PinnedWorld) -> str:
+def _format_failures(pinned: PinnedWorld) -> str:
     kept = pinned.evidence.get("expected")
     if not isinstance(kept, dict) or "failures" not in kept:
         return "–"

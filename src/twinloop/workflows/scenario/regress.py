@@ -13,14 +13,20 @@ from rich.table import Table
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.rollout.pinned import PinnedWorld
 from twinloop.rollout.pinned_files import rebase, rewrite_pinned
-from twinloop.scenario.regress import RegressionVerdict, compare, expectation, expected, judged
+from twinloop.scenario.regress import (
+    RegressionVerdict,
+    compare_trials,
+    decide_verdicts,
+    format_expectation,
+    parse_expectation,
+)
 from twinloop.scenario.trials import TrialOutcomes, try_actor
 from twinloop.simulate import Backend, open_backend
 from twinloop.tasks import Task, open_task
 from twinloop.twin import Twin, load_twin
 from twinloop.workflows.run.results import MeasuredRun
 from twinloop.workflows.scenario import places
-from twinloop.workflows.scenario.ask import who
+from twinloop.workflows.scenario.interventions import resolve_actor
 from twinloop.workflows.scenario.requests import RegressRequest
 
 _TRIES = 32  # trials of a scenario without a stored expectation
@@ -38,21 +44,24 @@ def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, An
     """
     run = MeasuredRun.begin("scenario", "regress", request.output, (), console)
     backend = open_backend()
-    found = places.every(request.names, request.scenarios)
+    found = places.open_scenarios(request.names, request.scenarios)
     if not request.accept:
-        _any_expected([pinned for _, pinned in found])
+        _require_expectation([pinned for _, pinned in found])
     loaded = load_twin(request.twin) if request.twin else None
-    tried = [_one(world, request.policy, loaded, request.twin, backend, accept=request.accept) for _, world in found]
+    tried = [
+        _regress_scenario(world, request.policy, loaded, request.twin, backend, accept=request.accept)
+        for _, world in found
+    ]
     real = [pinned.readings is not None for _, pinned in found] if loaded is not None else ()
-    verdicts = judged([verdict for verdict, _ in tried], alpha=request.alpha, real=real)
+    verdicts = decide_verdicts([verdict for verdict, _ in tried], alpha=request.alpha, real=real)
     console.print(_table(verdicts))
     for row in verdicts:
         if row.note:
             console.print(f"{row.name}: {row.note}", soft_wrap=True)
-    failed = [row.name for row in verdicts if row.fails]
+    failed = [row.name for row in verdicts if row.fails_build]
     if request.accept:
         moved = [(folder, world) for (folder, _), (_, world) in zip(found, tried, strict=True)]
-        _accept(moved, verdicts, request.policy, console)
+        _store_expectations(moved, verdicts, request.policy, console)
     figures = {
         "policy": request.policy,
         "twin": request.twin,
@@ -67,23 +76,28 @@ def run_regress(request: RegressRequest, console: Console) -> tuple[dict[str, An
     return result, int(bool(failed) and not request.accept)
 
 
-def _one(
+def _regress_scenario(
     pinned: PinnedWorld, policy: str, loaded: Twin | None, reference: str, backend: Backend, *, accept: bool
 ) -> tuple[RegressionVerdict, PinnedWorld]:
     """Run one scenario again; return its verdict (``refused`` with the reason after an error) and its world."""
     was = TrialOutcomes.of_outcomes("")
     try:
-        was = _was(pinned, accept=accept)
-        world, twin, task, note = _placed(pinned, loaded, reference)
+        was = _load_stored_outcomes(pinned, accept=accept)
+        world, twin, task, note = _move_to_twin(pinned, loaded, reference)
         now = try_actor(
-            world, twin, task, places.actor(who(pinned, policy), twin, task), len(was) or _TRIES, backend=backend
+            world,
+            twin,
+            task,
+            places.open_actor(resolve_actor(pinned, policy), twin, task),
+            len(was) or _TRIES,
+            backend=backend,
         )
-        return compare(pinned.name, was if len(was) else now, now, note=note), world
+        return compare_trials(pinned.name, was if len(was) else now, now, note=note), world
     except TwinloopError as error:
         return RegressionVerdict(name=pinned.name, word="refused", was=was, now=None, note=str(error)), pinned
 
 
-def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
+def _require_expectation(worlds: Sequence[PinnedWorld]) -> None:
     """Refuse if no scenario has an expectation; a single one without is refused in its row.
 
     Raises:
@@ -91,7 +105,7 @@ def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
     """
     for at, pinned in enumerate(worlds, start=1):
         try:
-            expected(pinned.evidence, pinned.name)
+            parse_expectation(pinned.evidence, pinned.name)
         except InputError:
             if at == len(worlds):
                 raise
@@ -99,35 +113,35 @@ def _any_expected(worlds: Sequence[PinnedWorld]) -> None:
             return
 
 
-def _was(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
+def _load_stored_outcomes(pinned: PinnedWorld, *, accept: bool) -> TrialOutcomes:
     """Return the stored expectation; empty if the current result will be stored."""
     try:
-        return expected(pinned.evidence, pinned.name)[1]
+        return parse_expectation(pinned.evidence, pinned.name)[1]
     except InputError:
         if not accept:
             raise
         return TrialOutcomes.of_outcomes("")
 
 
-def _placed(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
+def _move_to_twin(pinned: PinnedWorld, loaded: Twin | None, reference: str) -> tuple[PinnedWorld, Twin, Task, str]:
     """Return the world on the twin of this run, with twin and task, and a text on the changes."""
     if loaded is None or loaded.hash == pinned.twin_hash:
         twin, task = pinned.open(loaded)
-        return pinned, twin, task, _versions(pinned, task)
+        return pinned, twin, task, _describe_version_change(pinned, task)
     task = open_task(pinned.task_reference, loaded)
     moved = rebase(pinned, loaded, task)
     said = f"moved from {pinned.twin_hash[:12]} to {loaded.hash[:12]}: {moved.text}"
     world = replace(moved.world, twin=reference)
-    return world, loaded, task, "; ".join(part for part in (said, _versions(pinned, task)) if part)
+    return world, loaded, task, "; ".join(part for part in (said, _describe_version_change(pinned, task)) if part)
 
 
-def _versions(pinned: PinnedWorld, task: Task) -> str:
+def _describe_version_change(pinned: PinnedWorld, task: Task) -> str:
     if task.success_version == pinned.success_version:
         return ""
     return f"what counts as success changed from {pinned.success_version} to {task.success_version}"
 
 
-def _accept(
+def _store_expectations(
     moved: Sequence[tuple[Path, PinnedWorld]], verdicts: Sequence[RegressionVerdict], policy: str, console: Console
 ) -> None:
     """Store the current results as the expectations, with the current twin."""
@@ -135,7 +149,7 @@ def _accept(
     for (folder, world), verdict in zip(moved, verdicts, strict=True):
         if verdict.now is None:
             continue
-        evidence = {**world.evidence, "expected": expectation(who(world, policy), verdict.now)}
+        evidence = {**world.evidence, "expected": format_expectation(resolve_actor(world, policy), verdict.now)}
         rewrite_pinned(replace(world, evidence=evidence), folder)
         kept += 1
     console.print(
@@ -149,8 +163,8 @@ def _table(verdicts: Sequence[RegressionVerdict]) -> Table:
     for row in verdicts:
         table.add_row(
             row.name,
-            _rate(row.was),
-            "–" if row.now is None else _rate(row.now),
+            _format_rate(row.was),
+            "–" if row.now is None else _format_rate(row.now),
             str(row.gained),
             str(row.lost),
             f"{row.p_fell:.2g}",
@@ -160,7 +174,7 @@ def _table(verdicts: Sequence[RegressionVerdict]) -> Table:
     return table
 
 
-def _rate(tried: TrialOutcomes) -> str:
+def _format_rate(tried: TrialOutcomes) -> str:
     if not tried.trials:
         return "–"
     rate = tried.success_rate()

@@ -15,19 +15,19 @@ from twinloop.report import KeyMetric, ReportPage
 from twinloop.report.scenario import failure_map
 from twinloop.rollout.pinned import PinnedWorld, WorldOrigin
 from twinloop.rollout.pinned_files import write_pinned
-from twinloop.scenario.rare import (
+from twinloop.scenario.rare_failures import (
     CELLS,
     FailureMap,
     ScoredPoints,
     SearchOptions,
     SearchResult,
     active_axes,
-    failure_rate,
-    illuminate,
+    choose_map_axes,
+    estimate_failure_rate,
+    extend_failure_map,
     log_density,
-    map_axes,
 )
-from twinloop.scenario.search import PlanSearch, simplified
+from twinloop.scenario.search import PlanSearch, simplify_failures
 from twinloop.simulate import open_backend
 from twinloop.tasks import open_task
 from twinloop.workflows.run.results import MeasuredRun
@@ -49,7 +49,7 @@ class _CountedSearch:
         halves = np.array_split(z, max(1, len(z) // 128))
         done = [self._search(part) for part in track(halves, label="search", total=len(halves))]
         self.worlds += len(z)
-        return ScoredPoints.joined(done)
+        return ScoredPoints.concatenate_points(done)
 
 
 def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str, Any], int]:
@@ -58,19 +58,19 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
     config = read_config(asked.file, seed=None, keep="all")
     plan = load_plan(config)
     task = open_task(config.task, plan.twin)
-    actor = places.actor(asked.policy, plan.twin, task)
+    actor = places.open_actor(asked.policy, plan.twin, task)
     backend = open_backend(config.file.rollout.backend)
     worlds = PlanSearch(plan, task, actor, backend)
     try_ = _CountedSearch(worlds)
     search = SearchOptions(
         round_size=asked.worlds, rounds=asked.rounds, modes=asked.modes, draws=asked.draws, seed=asked.seed
     )
-    found = failure_rate(try_, len(worlds.axes), search, level=asked.level)
-    archive = _archived(asked, found, worlds, try_)
-    plain = _simplified(asked, archive, try_)
-    figures = _figures(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
-    _say(figures, console)
-    figures["kept"] = _keep(asked, plain, worlds, plan.twin, task, config.twin)
+    found = estimate_failure_rate(try_, len(worlds.axes), search, level=asked.level)
+    archive = _build_failure_map(asked, found, worlds, try_)
+    plain = _simplify_failures(asked, archive, try_)
+    figures = _collect_metrics(asked, found, archive, plain, worlds, actor.name) | {"worlds": try_.worlds}
+    _print_search(figures, console)
+    figures["kept"] = _store_failures(asked, plain, worlds, plan.twin, task, config.twin)
     for folder in figures["kept"]:
         console.print(f"Kept {folder}", soft_wrap=True)
     rate = found.rate.interval
@@ -90,42 +90,42 @@ def run_search(asked: ScenarioSearchRequest, console: Console) -> tuple[dict[str
         headline,
         title="Search for rare failures",
         subtitle=subtitle,
-        fill=lambda page: _fill(page, figures, archive, worlds),
+        fill=lambda page: _fill_report(page, figures, archive, worlds),
     )
 
 
-def _archived(
+def _build_failure_map(
     asked: ScenarioSearchRequest, found: SearchResult, worlds: PlanSearch, try_: _CountedSearch
 ) -> FailureMap:
-    axes = map_axes(worlds.axes, asked.by, found.proposal, found.seen)
+    axes = choose_map_axes(worlds.axes, asked.by, found.proposal, found.seen)
     archive = FailureMap.of(axes, found.seen)
     if asked.illuminate and found.seen.failed.any():
         rng = np.random.default_rng([asked.seed, 1])
         size = asked.worlds
         rounds = -(-asked.illuminate // size)
-        illuminate(archive, try_, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
+        extend_failure_map(archive, try_, active_axes(found.proposal), worlds=size, rounds=rounds, rng=rng)
     return archive
 
 
-def _simplified(asked: ScenarioSearchRequest, archive: FailureMap, try_: _CountedSearch) -> ScoredPoints:
+def _simplify_failures(asked: ScenarioSearchRequest, archive: FailureMap, try_: _CountedSearch) -> ScoredPoints:
     """Return the failures to show and store, most probable first, without unnecessary deviations of parameters."""
     rows = archive.failures[: max(asked.keep, _SHOWN)]
-    shown = _rows_of(archive.seen, rows)
+    shown = _select_rows(archive.seen, rows)
     if not rows or not asked.simplify:
         return shown
     rng = np.random.default_rng([asked.seed, 2])
-    best, tried = simplified(try_, shown.z, rounds=asked.simplify, rng=rng)
-    known = ScoredPoints.joined([tried, archive.seen])
+    best, tried = simplify_failures(try_, shown.z, rounds=asked.simplify, rng=rng)
+    known = ScoredPoints.concatenate_points([tried, archive.seen])
     order = np.argsort(-log_density(best), kind="stable")
     rows = [int(np.flatnonzero((known.z == row).all(axis=1))[0]) for row in best[order]]
-    return _rows_of(known, list(dict.fromkeys(rows)))  # different failures may have become equal
+    return _select_rows(known, list(dict.fromkeys(rows)))  # different failures may have become equal
 
 
-def _rows_of(seen: ScoredPoints, rows: list[int]) -> ScoredPoints:
+def _select_rows(seen: ScoredPoints, rows: list[int]) -> ScoredPoints:
     return ScoredPoints(z=seen.z[rows], score=seen.score[rows], failed=seen.failed[rows], lost=seen.lost[rows])
 
 
-def _figures(
+def _collect_metrics(
     asked: ScenarioSearchRequest,
     found: SearchResult,
     archive: FailureMap,
@@ -140,7 +140,7 @@ def _figures(
         "policy": asked.policy,
         "actor": actor,
         "axes": len(worlds.axes),
-        "depends_on": [name for name, moved in zip(worlds.axes, _moved(found), strict=True) if moved],
+        "depends_on": [name for name, moved in zip(worlds.axes, _influential_axes(found), strict=True) if moved],
         "rate": found.rate.to_json(),
         "levels": [list(level) for level in found.levels],
         "lost": int(archive.seen.lost.sum()),
@@ -148,15 +148,15 @@ def _figures(
         "map": [worlds.axes[axis] for axis in archive.axes],
         "cells_with_failures": len(archive.failures),
         "cells_reached": len(archive.rows),
-        "failures": [_failure(plain, row, worlds) for row in range(len(plain))],
+        "failures": [_failure_to_json(plain, row, worlds) for row in range(len(plain))],
     }
 
 
-def _moved(found: SearchResult) -> list[bool]:
+def _influential_axes(found: SearchResult) -> list[bool]:
     return (found.proposal.mean != 0.0).any(axis=0).tolist() if found.proposal.modes else [False] * found.proposal.axes
 
 
-def _failure(plain: ScoredPoints, row: int, worlds: PlanSearch) -> dict[str, Any]:
+def _failure_to_json(plain: ScoredPoints, row: int, worlds: PlanSearch) -> dict[str, Any]:
     z = plain.z[row]
     order = [int(axis) for axis in np.argsort(-np.abs(z), kind="stable")[:_NAMED] if abs(z[axis]) >= _OFF]
     values = worlds.values(z)
@@ -170,7 +170,7 @@ def _failure(plain: ScoredPoints, row: int, worlds: PlanSearch) -> dict[str, Any
     }
 
 
-def _say(figures: dict[str, Any], console: Console) -> None:
+def _print_search(figures: dict[str, Any], console: Console) -> None:
     rate = figures["rate"]
     console.print(
         f"Failure rate {rate['rate']:.2g} ({rate['low']:.2g} to {rate['high']:.2g}, {rate['level']:.0%}) from "
@@ -193,7 +193,7 @@ def _say(figures: dict[str, Any], console: Console) -> None:
     console.print(table)
 
 
-def _keep(
+def _store_failures(
     asked: ScenarioSearchRequest, plain: ScoredPoints, worlds: PlanSearch, twin: Any, task: Any, reference: str
 ) -> list[str]:
     kept: list[str] = []
@@ -208,14 +208,14 @@ def _keep(
             reason="found by search",
             origin=WorldOrigin(source="sim", place=str(asked.file), actor=asked.policy),
         )
-        kept.append(str(write_pinned(pinned, places.home(asked.scenarios) / name)))
+        kept.append(str(write_pinned(pinned, places.scenarios_folder(asked.scenarios) / name)))
     return kept
 
 
-def _fill(page: ReportPage, figures: dict[str, Any], archive: FailureMap, worlds: PlanSearch) -> None:
+def _fill_report(page: ReportPage, figures: dict[str, Any], archive: FailureMap, worlds: PlanSearch) -> None:
     rate = figures["rate"]
     page.section("How often?", rate["warning"])
-    page.figures(
+    page.key_metrics(
         [
             KeyMetric(
                 label="failure rate",
@@ -233,7 +233,7 @@ def _fill(page: ReportPage, figures: dict[str, Any], archive: FailureMap, worlds
         f"Each of {CELLS} × {CELLS} cells is as probable as any other. Its number is ½ z² of its likeliest failure, "
         "over all that is drawn: how far that is from the middle. Empty cells: no failure was found.",
     )
-    page.plot(failure_map(archive.odds, [worlds.axes[axis] for axis in archive.axes]))
+    page.plot(failure_map(archive.log_density_drop, [worlds.axes[axis] for axis in archive.axes]))
     page.table(
         ["failure", "progress", "distance from the middle", "farthest parameters (standard deviations)"],
         [

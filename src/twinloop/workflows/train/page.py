@@ -20,9 +20,9 @@ def train_page(figures: Mapping[str, Any]) -> ReportPage:
 
 def train_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
     """Write all sections of the page; ``figures`` is the content of ``result.json``."""
-    page.figures(
+    page.key_metrics(
         [
-            *_errors(figures),
+            *_error_metrics(figures),
             KeyMetric(label="steps", value=figures["steps"]),
             KeyMetric(label="time", value=figures["seconds"], unit="s"),
             KeyMetric(label="speed", value=figures["samples_per_second"], unit="samples/s"),
@@ -42,7 +42,7 @@ def train_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
     adaptation_section(page, figures)
 
 
-def _errors(figures: Mapping[str, Any]) -> list[KeyMetric]:
+def _error_metrics(figures: Mapping[str, Any]) -> list[KeyMetric]:
     return [
         KeyMetric(label=f"held-out action error, {row['source']}", value=one["estimate"], unit=unit)
         for row in figures["held_out"]
@@ -95,11 +95,11 @@ def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
     facts = figures.get("adaptation") or {}
     if not facts:
         return
-    page.section("Adaptation", _begun(facts))
+    page.section("Adaptation", _describe_start(facts))
     if facts.get("held_out_before"):
         after = {row["source"]: row["by_unit"] for row in figures["held_out"]}
         rows = [
-            (row["source"], unit, one["estimate"], _between(one), now["estimate"], _between(now))
+            (row["source"], unit, one["estimate"], _format_interval(one), now["estimate"], _format_interval(now))
             for row in facts["held_out_before"]
             for unit, one in row["by_unit"].items()
             for now in (after[row["source"]][unit],)
@@ -109,12 +109,12 @@ def adaptation_section(page: ReportPage, figures: Mapping[str, Any]) -> None:
             caption="Held-out action error of the base policy, and of the trained one.",
         )  # fmt: skip
     if "pixels" in facts:
-        page.text(f"Simulated images got the real ones' {_pixels(facts['pixels'])}.")
+        page.text(f"Simulated images got the real ones' {_describe_pixels(facts['pixels'])}.")
     if "alignment" in facts:
         _alignment(page, facts["alignment"])
 
 
-def _begun(facts: Mapping[str, Any]) -> str:
+def _describe_start(facts: Mapping[str, Any]) -> str:
     if "base_hash" not in facts:
         return ""
     near = f" Distance to the start weighed {facts['l2_start']:g}." if facts["l2_start"] else ""
@@ -122,7 +122,7 @@ def _begun(facts: Mapping[str, Any]) -> str:
     return f"Continued from {facts['base']}, hash {facts['base_hash'][:16]}. {moved}{near}"
 
 
-def _pixels(said: Mapping[str, Any]) -> str:
+def _describe_pixels(said: Mapping[str, Any]) -> str:
     if said["method"] == "moments":
         return "mean and deviation of every channel, in stored RGB values"
     return f"amplitudes of the lowest frequencies, up to {said['beta']:g} of the shorter side"
@@ -134,7 +134,10 @@ def _alignment(page: ReportPage, found: Mapping[str, Any]) -> None:
         return
     moments = ("before", "after")
     rows = [
-        (name, *(cell for when in moments for cell in (found[when][key]["estimate"], _between(found[when][key]))))
+        (
+            name,
+            *(cell for when in moments for cell in (found[when][key]["estimate"], _format_interval(found[when][key]))),
+        )
         for key, name in (("mmd", "MMD²"), ("probe_auc", "area under the curve of a linear probe"))
     ]
     rows.append(("CORAL, share of the covariances", found["before"]["coral"], "", found["after"]["coral"], ""))
@@ -144,5 +147,5 @@ def _alignment(page: ReportPage, found: Mapping[str, Any]) -> None:
     )  # fmt: skip
 
 
-def _between(one: Mapping[str, Any]) -> str:
+def _format_interval(one: Mapping[str, Any]) -> str:
     return f"{one['low']:.3g} to {one['high']:.3g}" if "low" in one else "–"

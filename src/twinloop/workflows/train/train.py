@@ -14,12 +14,12 @@ from rich.console import Console
 from rich.table import Table
 
 from twinloop.catalog import Workspace
-from twinloop.catalog.engine import quoted
+from twinloop.catalog.engine import quote_literal
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError, TwinloopError
 from twinloop.core.yaml_documents import parse_yaml
-from twinloop.dataset.storage.snapshot import locked
-from twinloop.policies.opening import require_torch
+from twinloop.dataset.storage.snapshot import hold_folder_lock
+from twinloop.policies.factory import require_torch
 from twinloop.train import TrainConfig, read_config, train
 from twinloop.train.config import CHECKPOINT, RESULT
 from twinloop.train.lerobot import PREFIX, report_rows, train_lerobot
@@ -30,7 +30,7 @@ from twinloop.workflows.train.requests import TrainRequest
 _REPORT = "report.html"
 
 
-def begun(request: TrainRequest) -> bool:
+def has_checkpoint(request: TrainRequest) -> bool:
     """Return whether there is a checkpoint for --resume, twinloop's or LeRobot's."""
     output = request.output
     theirs = output.with_name(f"{output.name}.lerobot").glob("*/checkpoints/[0-9]*/pretrained_model")
@@ -40,22 +40,24 @@ def begun(request: TrainRequest) -> bool:
 _SAME = ("policy", "steps", "batch", "lr", "sim_fraction", "holdout", "patience", "keep", "seed", "device", "threads")
 
 
-def said_of_config(request: TrainRequest) -> dict[str, Any]:
+def config_from_flags(request: TrainRequest) -> dict[str, Any]:
     """Return fields of `TrainConfig` from the flags; None for those that are not given."""
     return {name: getattr(request, name) for name in _SAME} | {
         "sources": [{"data": one} for one in request.data] or None,
-        "settings": read_settings_words(request.set) or None,
+        "settings": parse_policy_settings(request.set) or None,
         "inputs": list(request.inputs) or None,
         "curriculum": {} if request.curriculum else None,
         "domain_token": {} if request.domain_token else None,
         "keep_failures": True if request.keep_failures else None,
-        "adapt": _said(**{"from": request.adapt}, method=request.method, rank=request.rank, l2_start=request.l2_start),
-        "align": _said(method=request.align, weight=request.align_weight),
-        "pixels": _said(method=request.pixels),
+        "adapt": _section_flags(
+            **{"from": request.adapt}, method=request.method, rank=request.rank, l2_start=request.l2_start
+        ),
+        "align": _section_flags(method=request.align, weight=request.align_weight),
+        "pixels": _section_flags(method=request.pixels),
     }
 
 
-def _said(**section: Any) -> dict[str, Any] | None:
+def _section_flags(**section: Any) -> dict[str, Any] | None:
     """Return the flags of a section, if any are given."""
     return {key: value for key, value in section.items() if value is not None} or None
 
@@ -66,7 +68,7 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     Raises:
         TwinloopError: see `train.run.train`.
     """
-    flags, output, resume = said_of_config(request), request.output, request.resume
+    flags, output, resume = config_from_flags(request), request.output, request.resume
     for name in ("steps", "batch", "lr"):
         if flags.get(name) == 0:  # in a config, 0 means the recipe's own value
             raise InputError(f"--{name} 0 trains nothing. Give a number above 0, or leave it out for the recipe's own.")
@@ -76,9 +78,9 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
         return _run_lerobot(config, output, root, resume=resume, python=request.lerobot_python, console=console)
     require_torch()
     from twinloop.train.loop import read_checkpoint
-    from twinloop.train.prepared import prepare, resolved
+    from twinloop.train.preparation import prepare, resolve_config
 
-    config, trained_before = resolved(config), resume and _lacks_report(output)
+    config, trained_before = resolve_config(config), resume and _lacks_report(output)
     if resume and not trained_before:
         read_checkpoint(output)  # raises before anything is frozen if there is no checkpoint
     started = datetime.now(UTC)
@@ -88,16 +90,18 @@ def run_train(request: TrainRequest, console: Console) -> dict[str, Any]:
     for note in prepared.data.notes:
         console.print(f"Note: {note}.", soft_wrap=True)
     folders = {e.episode_id: e.folder for e in prepared.data.episodes}
-    frozen = _freeze(root, prepared.training_ids, folders, output.name, console) if root is not None else None
+    frozen = (
+        _freeze_training_data(root, prepared.training_ids, folders, output.name, console) if root is not None else None
+    )
     if trained_before:
-        figures = _stored(output, config)
+        figures = _load_finished_run(output, config)
     else:
         figures = train(config, output, workspace=root, resume=resume, prepared=prepared).figures
     figures = {**figures, "output": str(output)}
-    _print(figures, console)
+    _print_summary(figures, console)
     if root is not None and frozen is not None:
         figures["dataset"] = frozen
-        _remember(root, output, figures, config, frozen, started, console)
+        _record_run_and_policy(root, output, figures, config, frozen, started, console)
     write_request(output)
     # Written last, so that --resume recognizes a killed run.
     write_report(train_page(figures), lambda page: train_section(page, figures), output / _REPORT, console)
@@ -110,7 +114,7 @@ def _lacks_report(output: Path) -> bool:
     return (output / RESULT).is_file() and not (output / _REPORT).is_file()
 
 
-def _stored(output: Path, config: TrainConfig) -> dict[str, Any]:
+def _load_finished_run(output: Path, config: TrainConfig) -> dict[str, Any]:
     """Return the metrics of a finished training.
 
     Raises:
@@ -132,32 +136,34 @@ def _run_lerobot(
     """Train the policy with ``lerobot-train``, and print and record it in the same way."""
     started = datetime.now(UTC)
     claim_output(output)
-    with locked(output, "training"):
+    with hold_folder_lock(output, "training"):
         trained = train_lerobot(config, output, python=python, workspace=root, resume=resume)
     write_request(output)
     figures = {**trained.figures, "output": str(output)}
     for line in [*report_rows(figures), *(f"Note: {note}." for note in figures["notes"])]:
         console.print(line, soft_wrap=True)
     if root is not None:
-        figures["dataset"] = _freeze(root, sorted(trained.folders), trained.folders, output.name, console)
-        _remember(root, output, figures, config, figures["dataset"], started, console)
+        figures["dataset"] = _freeze_training_data(root, sorted(trained.folders), trained.folders, output.name, console)
+        _record_run_and_policy(root, output, figures, config, figures["dataset"], started, console)
     console.print(f"Policy {figures['hash'][:16]}, which LeRobot runs: {output}")
     return figures
 
 
-def _freeze(root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console) -> str:
+def _freeze_training_data(
+    root: Path, ids: Sequence[str], folders: Mapping[str, Path], name: str, console: Console
+) -> str:
     """Freeze the training episodes as a dataset version; return its reference."""
     with Workspace.open(root) as held:
         known = set(held.query("SELECT DISTINCT episode_id FROM places")["episode_id"].to_pylist())
         for folder in dict.fromkeys(folder for one, folder in folders.items() if one not in known):
             added = held.add(folder)
             console.print(f"Batch {added.batch} of the workspace: {added.new} new episodes.")
-        listed = ", ".join(quoted(one) for one in ids)
+        listed = ", ".join(quote_literal(one) for one in ids)
         sql = f"SELECT episode_id FROM episodes WHERE episode_id IN ({listed})"  # noqa: S608
         return held.freeze(f"train-{name}", sql, note="what a policy was trained on").reference
 
 
-def _remember(
+def _record_run_and_policy(
     root: Path, output: Path, figures: Mapping[str, Any], config: TrainConfig, frozen: str, started: datetime,
     console: Console,
 ) -> None:  # fmt: skip
@@ -185,14 +191,14 @@ def _remember(
     console.print(f"In the workspace: policy {output.name}, trained on {frozen} ({len(figures['sources'])} sources)")
 
 
-def _print(figures: Mapping[str, Any], console: Console) -> None:
-    from twinloop.train.run import said_error
+def _print_summary(figures: Mapping[str, Any], console: Console) -> None:
+    from twinloop.train.run import format_error
 
     table = Table("source", "", "episodes", "held out", "share", "held-out action error", box=None, pad_edge=False)
     held = {row["source"]: row for row in figures["held_out"]}
     for row in figures["sources"]:
         errors = held.get(row["name"], {}).get("by_unit", {})
-        said = "; ".join(said_error(unit, one) for unit, one in errors.items()) or "–"
+        said = "; ".join(format_error(unit, one) for unit, one in errors.items()) or "–"
         kind = "real" if row["real"] else "sim"
         table.add_row(
             row["name"], kind, str(row["episodes"]), str(row["held_out"]), f"{row['share_realized']:.4g}", said
@@ -208,7 +214,7 @@ def _print(figures: Mapping[str, Any], console: Console) -> None:
     )
 
 
-def read_settings_words(words: Sequence[str]) -> dict[str, Any]:
+def parse_policy_settings(words: Sequence[str]) -> dict[str, Any]:
     """Parse settings of a policy given as ``width=512``; return the values by name, read as YAML.
 
     Raises:

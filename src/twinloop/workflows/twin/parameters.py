@@ -35,7 +35,7 @@ def show_twin(request: TwinShowRequest, console: Console) -> dict[str, Any]:
         table.caption = f"--json has the source of every range too, and so has a window of {_WIDE} columns."
     for param in twin.params.values():
         bounds = f"{param.low:g} … {param.high:g}"
-        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _range(param, "g"), param.source)
+        cells = (param.name, param.unit, f"{param.nominal:.4g}", bounds, _format_range(param, "g"), param.source)
         table.add_row(*(cells if sources else cells[:-1]))
     console.print(f"{twin.name} ({twin.hash[:12]}): {twin.spec.description}; {twin.control_hz:g} Hz × {twin.substeps}")
     settings = solver_settings(twin.model)
@@ -117,13 +117,13 @@ def parameters_page() -> str:
     order = list(dict.fromkeys(kind.family for kind in QUANTITIES))
     kinds_in_order = sorted(QUANTITIES, key=lambda kind: order.index(kind.family))
     for family, kinds in groupby(kinds_in_order, key=lambda kind: kind.family):
-        rows = [(f"`{k.path()}`", k.unit, _bounds(k.low, k.high), k.meaning, _acts_in(k)) for k in kinds]
-        parts += [f"### {family}\n", _table(("path", "unit", "bounds", "meaning", "acts in"), rows)]
+        rows = [(f"`{k.path()}`", k.unit, _format_bounds(k.low, k.high), k.meaning, _acts_in(k)) for k in kinds]
+        parts += [f"### {family}\n", _markdown_table(("path", "unit", "bounds", "meaning", "acts in"), rows)]
     parts.append("## Built-in twins\n")
     shown: dict[str, list[tuple[str, ...]]] = {}
     for name in builtin_names():
         twin = load_twin(name)
-        rows = [_declared(list(group)) for _, group in groupby(twin.params.values(), key=_alike)]
+        rows = [_parameter_row(list(group)) for _, group in groupby(twin.params.values(), key=_grouping_key)]
         parts.append(_twin_section(twin, rows, shown))
         shown[name] = rows
     return "\n".join(parts)
@@ -136,7 +136,7 @@ def _twin_section(twin: Twin, rows: list[tuple[str, ...]], shown: dict[str, list
         own = [row for row in rows if row not in others]
         if 2 * len(own) < len(rows):
             head, rows = f"{head}\nAs `{other}`, except for:\n", own
-    return f"{head}\n{_table(('parameter', 'unit', 'nominal', 'default range', 'source'), rows)}"
+    return f"{head}\n{_markdown_table(('parameter', 'unit', 'nominal', 'default range', 'source'), rows)}"
 
 
 def _acts_in(kind: Quantity) -> str:
@@ -146,36 +146,36 @@ def _acts_in(kind: Quantity) -> str:
     return where + (" (images)" if kind.visual else " (also images)" if kind.seen else "")
 
 
-def _alike(param: Param) -> tuple[object, ...]:
+def _grouping_key(param: Param) -> tuple[object, ...]:
     """Return the properties in which parameters must agree to share a row."""
     kind = param.quantity
     return kind.family, kind.quantity, kind.member, param.default_range, param.op, param.source
 
 
-def _declared(group: Sequence[Param]) -> tuple[str, ...]:
+def _parameter_row(group: Sequence[Param]) -> tuple[str, ...]:
     first = group[0]
     names = [param.target for param in group]
     target = names[0] if len(names) == 1 else "{" + ",".join(names) + "}"
-    return f"`{first.quantity.path(target)}`", first.unit, _span(group), _range(first), first.source
+    return f"`{first.quantity.path(target)}`", first.unit, _format_span(group), _format_range(first), first.source
 
 
-def _span(group: Iterable[Param]) -> str:
+def _format_span(group: Iterable[Param]) -> str:
     values = [param.nominal for param in group]
     low, high = min(values), max(values)
     return f"{low:{_FORM}}" if low == high else f"{low:{_FORM}} … {high:{_FORM}}"
 
 
-def _range(param: Param, form: str = _FORM) -> str:
+def _format_range(param: Param, form: str = _FORM) -> str:
     if param.default_range is None:
         return "not drawn"
-    return {"absolute": "", "scale": "× ", "add": "+ "}[param.op] + _bounds(*param.default_range, form)
+    return {"absolute": "", "scale": "× ", "add": "+ "}[param.op] + _format_bounds(*param.default_range, form)
 
 
-def _bounds(low: float, high: float, form: str = _FORM) -> str:
+def _format_bounds(low: float, high: float, form: str = _FORM) -> str:
     return f"[{low:{form}}, {high:{form}}]"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines) + "\n"
 
@@ -186,5 +186,5 @@ if __name__ == "__main__":
 
 def check_twin(request: TwinCheckRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Run the physics checks of a twin and print each; return the report, and 1 if a check failed."""
-    report = run_checks(request.twin, progress=lambda check: console.print(check.line()))
+    report = run_checks(request.twin, progress=lambda check: console.print(check.summary_line()))
     return report.to_json(), 0 if report.passed else 1

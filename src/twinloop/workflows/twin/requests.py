@@ -11,7 +11,7 @@ from twinloop.workflows.run.request import Request, request
 
 
 @request
-class OfTwin(Request):
+class TwinRequest(Request):
     """Common to commands on one twin."""
 
     twin: tyro.conf.Positional[Annotated[str, tyro.conf.arg(metavar="TWIN")]]
@@ -19,17 +19,17 @@ class OfTwin(Request):
 
 
 @request
-class TwinCheckRequest(OfTwin):
+class TwinCheckRequest(TwinRequest):
     """Check the physics of a twin: penetration, grasp, delay, stability, energy, convergence."""
 
 
 @request
-class TwinShowRequest(OfTwin):
+class TwinShowRequest(TwinRequest):
     """Show every parameter of a twin: unit, nominal value, bounds, default range and its source."""
 
 
 @request
-class SensorsShowRequest(OfTwin):
+class SensorsShowRequest(TwinRequest):
     """Write an image of a sensor's stages at one time, with the clean image."""
 
     camera: str | None = None

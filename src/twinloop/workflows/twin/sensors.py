@@ -13,21 +13,21 @@ from rich.table import Column, Table
 
 from twinloop.core.errors import InputError, UnknownNameError
 from twinloop.core.params import ParamTable, SeedPath
-from twinloop.generate.render_settings import picture_size
+from twinloop.generate.render_settings import parse_image_size
 from twinloop.hardware.teleop_motion import teleop_commands
 from twinloop.render import Fields, SceneStates, contact_sheet, encode_srgb, open_renderer, write_png
 from twinloop.render.cameras import intrinsics
 from twinloop.rollout.camera import KIND, TwinCamera, camera_sensors, sensor_camera
-from twinloop.rollout.camera_shots import CameraCaptures, ImageMotion, MovingWorld
+from twinloop.rollout.camera_captures import CameraCaptures, ImageMotion, MovingWorld
 from twinloop.rollout.depth import DEPTH_CHANNELS, depth_reading
 from twinloop.rollout.substeps import Restepper
-from twinloop.sensors.camera.blur import blurred
+from twinloop.sensors.camera.blur import blur_images
 from twinloop.simulate import InitialState, open_backend, rollout
 from twinloop.simulate.protocol import state_poses
 from twinloop.twin import Twin, load_twin
 from twinloop.twin.devices import device_presets
 from twinloop.twin.spec import SensorSpec
-from twinloop.twin.variant import equipped
+from twinloop.twin.variant import add_twin_sensors
 from twinloop.workflows.twin.requests import SensorsListRequest, SensorsShowRequest
 
 _SECONDS = 4.0  # duration of the motion: one reach and return
@@ -46,27 +46,30 @@ class MovingTwin:
     def __init__(self, twin: Twin, *, seed: int = 0) -> None:
         self.twin = twin
         self.table: ParamTable = twin.table(1).with_seeds(SeedPath.of(seed, [0]))
-        initial, commands = InitialState.home(twin, 1), _commands(twin, seed)
+        initial, commands = InitialState.home(twin, 1), _make_motion_commands(twin, seed)
         found = rollout(open_backend(nthread=1), twin, self.table, initial, commands[None], len(commands))
         states = found.states[0]
         again = Restepper(twin, self.table, states, commands, initial.command[0])
         self.world = MovingWorld(
-            model=twin.model, time=states[:-1, 0], poses=again.poses_at, fields=_fields(twin, self.table)
+            model=twin.model, time=states[:-1, 0], poses=again.poses_at, fields=_make_constant_fields(twin, self.table)
         )
         self.states = SceneStates(**state_poses(twin.model, states[:-1]))
 
-    def busiest(self, camera: str, *, height: int, width: int) -> float:
+    def find_motion_time(self, camera: str, *, height: int, width: int) -> float:
         """Return a time in s with much motion in the images of a camera."""
         motion, fields = ImageMotion(self.twin.model, camera), self.world.fields(np.array([0]))
         pinhole = intrinsics(self.twin.model, camera, height=height, width=width, fields=fields)
         first = int(np.searchsorted(self.world.time, _EARLIEST))
         moved = np.array(
-            [motion.pixels(self.states.take([i - 1, i]), fields, pinhole) for i in range(first, len(self.states))]
+            [
+                motion.measure_motion(self.states.take([i - 1, i]), fields, pinhole)
+                for i in range(first, len(self.states))
+            ]
         )
         return float(self.world.time[first + int(np.argmin(np.abs(moved - np.quantile(moved, _BUSY))))])
 
 
-def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
+def _make_motion_commands(twin: Twin, seed: int) -> NDArray[np.float64]:
     """Return commands ``(nstep, nu)`` of the motion, in SI units."""
     if twin.spec.robot is None:
         home = InitialState.home(twin, 1).command
@@ -74,7 +77,7 @@ def _commands(twin: Twin, seed: int) -> NDArray[np.float64]:
     return twin.units.to_si(teleop_commands(twin, seed=seed, episodes=[0], seconds=_SECONDS)[0])
 
 
-def _fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
+def _make_constant_fields(twin: Twin, table: ParamTable) -> Callable[[NDArray[np.intp]], Fields]:
     arrays = {name: values[0] for name, values in twin.fields(table, visual=True).arrays.items()}
     return lambda _: arrays  # constant in time
 
@@ -95,10 +98,10 @@ def show_sensor(request: SensorsShowRequest, console: Console) -> dict[str, Any]
         UnknownNameError: no such twin, camera, sensor, device or renderer.
         InputError: the camera has no sensor and no device is named, or the device has no images.
     """
-    twin, name = _chosen(load_twin(request.twin), request.camera, request.sensor, request.device)
+    twin, name = _select_sensor(load_twin(request.twin), request.camera, request.sensor, request.device)
     kind, seen_from = twin.devices[name].kind, sensor_camera(twin, name)
-    moving, (width, height) = MovingTwin(twin), picture_size(request.size)
-    time = moving.busiest(seen_from, height=height, width=width)
+    moving, (width, height) = MovingTwin(twin), parse_image_size(request.size)
+    time = moving.find_motion_time(seen_from, height=height, width=width)
     made = _camera_stages if kind == KIND else _depth_stages
     stages = made(moving, name, time, height=height, width=width, renderer=request.renderer)
     labels = [label for label, _ in stages]
@@ -134,7 +137,7 @@ def list_devices(_: SensorsListRequest, console: Console) -> dict[str, Any]:
     return {"devices": rows}
 
 
-def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
+def _select_sensor(twin: Twin, camera: str | None, sensor: str | None, device: str | None) -> tuple[Twin, str]:
     """Return the twin with the requested sensor, and the name of the sensor."""
     if sensor is not None:
         if camera is not None:
@@ -144,8 +147,8 @@ def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | No
         if sensor not in twin.devices:
             raise UnknownNameError("sensor", sensor, twin.devices, where=f"twin {twin.name}")
         if device is not None:
-            twin = equipped(twin, {sensor: SensorSpec(device=device, camera=sensor_camera(twin, sensor))})
-        return _checked(twin, sensor)
+            twin = add_twin_sensors(twin, {sensor: SensorSpec(device=device, camera=sensor_camera(twin, sensor))})
+        return _require_image_sensor(twin, sensor)
     cameras = twin.spec.cameras
     if not cameras:
         raise InputError(f"The twin {twin.name} names no camera. Add `cameras:` to its YAML.")
@@ -154,7 +157,9 @@ def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | No
         raise UnknownNameError("camera", camera, cameras, where=f"twin {twin.name}")
     own = camera_sensors(twin).get(camera)
     if device is not None:
-        return _checked(equipped(twin, {own or camera: SensorSpec(device=device, camera=camera)}), own or camera)
+        return _require_image_sensor(
+            add_twin_sensors(twin, {own or camera: SensorSpec(device=device, camera=camera)}), own or camera
+        )
     if own is None:
         raise InputError(
             f"The twin {twin.name} carries no sensor that looks from {camera}. Name a device: --device uvc_webcam "
@@ -163,7 +168,7 @@ def _chosen(twin: Twin, camera: str | None, sensor: str | None, device: str | No
     return twin, own
 
 
-def _checked(twin: Twin, sensor: str) -> tuple[Twin, str]:
+def _require_image_sensor(twin: Twin, sensor: str) -> tuple[Twin, str]:
     device = twin.devices[sensor]
     if device.kind not in (KIND, "depth"):
         raise InputError(
@@ -194,12 +199,15 @@ def _camera_stages(
         stages = [("clean", plain.render(states, fields)[camera.camera][0])]
         shots = CameraCaptures(camera, moving.world, draw)
         first, now = np.searchsorted(moving.world.time, [time - _FOLLOWED, time])
-        delivered = shots.pictures(range(int(first), int(now) + 1))[-1]
+        delivered = shots.take_images(range(int(first), int(now) + 1))[-1]
         shutter, times = shots.subframes_at(time)
         drawn = draw(states, camera.view_fields(moving.world.model, fields))
-        bent = drawn if camera.remap.identity else camera.remap.apply(drawn)
-        stages += [("lens", encode_srgb(bent[0])), ("lens: its spot", encode_srgb(blurred(bent, camera.lens.blur)[0]))]
-        light = shots.light(time)
+        bent = drawn if camera.remap.is_identity else camera.remap.apply(drawn)
+        stages += [
+            ("lens", encode_srgb(bent[0])),
+            ("lens: its spot", encode_srgb(blur_images(bent, camera.lens.blur)[0])),
+        ]
+        light = shots.render_light(time)
         exposure, readout = 1e3 * shutter.exposure_time, 1e3 * shutter.skew
         shown = f"shutter: {exposure:.3g} ms, readout {readout:.3g} ms, {len(times)} subframes"
         stages.append((shown, encode_srgb(light)))
@@ -226,13 +234,13 @@ def _depth_stages(
     worst = float(np.nanquantile(off, 0.95)) if np.isfinite(off).any() else 1.0
     return [
         ("clean", seen["rgb"][0]),
-        (f"true depth, to {far:.2g} m", _coloured(true, far)),
-        (f"{twin.devices[sensor].name}, black: nothing", _coloured(read, far)),
-        (f"error, to {1e3 * worst:.2g} mm", _coloured(worst - off, worst)),
+        (f"true depth, to {far:.2g} m", _colorize(true, far)),
+        (f"{twin.devices[sensor].name}, black: nothing", _colorize(read, far)),
+        (f"error, to {1e3 * worst:.2g} mm", _colorize(worst - off, worst)),
     ]
 
 
-def _coloured(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
+def _colorize(values: NDArray[np.floating], most: float) -> NDArray[np.uint8]:
     """Return numbers from 0 to ``most`` as colours, NaN in black."""
     place = np.clip(np.nan_to_num(values) / most, 0.0, 1.0) * (len(_NEAR_TO_FAR) - 1)
     low = np.minimum(place.astype(np.intp), len(_NEAR_TO_FAR) - 2)

@@ -1,6 +1,6 @@
 """Check logs for defects before identification; each finding has its evidence and remedy."""
 
 from twinloop.dataset.logs.checks.check import check_log
-from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, merged
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, merge_findings
 
-__all__ = ["JointExpectations", "LogFinding", "LogRecord", "LogReport", "check_log", "merged"]
+__all__ = ["JointExpectations", "LogFinding", "LogRecord", "LogReport", "check_log", "merge_findings"]

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.records import LoggedSignal
-from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, in_episode
-from twinloop.dataset.logs.checks.series import increasing
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, make_finding
+from twinloop.dataset.logs.checks.series import select_increasing
 from twinloop.stats import raw_correlation
 
 _OFF, _WRONG = 1e-3, 0.05  # error of a quaternion's norm: rounding to four digits, and no quaternion
@@ -27,7 +27,7 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
         off = np.flatnonzero(np.abs(norm - 1) > _OFF)
         if len(off):
             worst = float(np.nanmax(np.abs(norm - 1)))
-            yield in_episode(
+            yield make_finding(
                 record, name, float(signal.time[off[0]]), "quaternion_norm", "error" if worst > _WRONG else "warning",
                 f"{len(off)} quaternions are not of unit length, {norm[off[0]]:.5g} at frame {off[0]}.",
                 "If this is rounding, divide by the length; otherwise the columns are not a quaternion.",
@@ -38,7 +38,7 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
             and np.abs(wxyz[0, 3]) > _IDENTITY
             and np.median(np.abs(wxyz[:, 3])) > _IDENTITY
         ):
-            yield in_episode(
+            yield make_finding(
                 record, name, signal.time[0], "quaternion_order", "note",
                 f"stays near ({', '.join(f'{x:.3g}' for x in wxyz[0])}): half a turn about z if it is wxyz, at rest if "
                 "it is xyzw.",
@@ -46,7 +46,7 @@ def check_poses(record: LogRecord) -> Iterator[LogFinding]:
             )  # fmt: skip
         far = np.flatnonzero(np.abs(place).max(axis=1) > _FAR)
         if len(far):
-            yield in_episode(
+            yield make_finding(
                 record, name, float(signal.time[far[0]]), "pose_unit", "error",
                 f"is {np.nanmax(np.abs(place)):.4g} m from the origin: these look like mm.", f"--scale {name}=0.001",
                 reach=float(np.nanmax(np.abs(place))),
@@ -72,12 +72,12 @@ def check_inertial(record: LogRecord) -> Iterator[LogFinding]:
         if not len(signal.time) or signal.values.shape[1:] != (3,) or not np.isfinite(signal.values).any():
             continue
         if name.startswith("acceleration/"):
-            yield from _accelerometer(record, name, signal)
+            yield from _check_accelerometer(record, name, signal)
         elif name.startswith("angular_velocity/"):
-            yield from _gyroscope(record, name, signal)
+            yield from _check_gyroscope(record, name, signal)
 
 
-def _accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
+def _check_accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
     size = np.linalg.norm(signal.values[np.isfinite(signal.values).all(axis=1)], axis=1)
     if not len(size):
         return
@@ -102,41 +102,41 @@ def _accelerometer(record: LogRecord, name: str, signal: LoggedSignal) -> Iterat
         kind, severity, says, remedy = (
             "acceleration_scale", "warning", "neither m/s² nor g at rest.", f"--scale {name}=FACTOR")  # fmt: skip
     yield LogFinding(
-        kind=kind, severity=severity, column=name, episodes=(record.index,), begin_s=_begin(signal),
+        kind=kind, severity=severity, column=name, episodes=(record.index,), begin_s=_first_time(signal),
         evidence=f"the median size is {median:.4g} m/s², gravity {GRAVITY:.3f}: {says}", remedy=remedy,
         figures={"median": median},
     )  # fmt: skip
 
 
-def _gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
+def _check_gyroscope(record: LogRecord, name: str, signal: LoggedSignal) -> Iterator[LogFinding]:
     size = np.linalg.norm(signal.values, axis=1)
     fast = np.flatnonzero(np.isfinite(size) & (size > _FULL_SCALE))
-    turn = _turn_of_gravity(record, name, signal)
+    turn = _compare_with_gravity(record, name, signal)
     if turn is not None:
         slope, correlation = turn
         if correlation > _ALIKE and slope > 10:
-            yield _in_degrees(
-                record, name, _begin(signal),
+            yield _degrees_finding(
+                record, name, _first_time(signal),
                 f"turns {slope:.3g} times as fast as the direction of gravity does (correlation {correlation:.2f})",
                 slope=slope,
             )  # fmt: skip
             return
         if correlation < -_ALIKE:
             yield LogFinding(
-                kind="gyro_sign", severity="error", column=name, episodes=(record.index,), begin_s=_begin(signal),
+                kind="gyro_sign", severity="error", column=name, episodes=(record.index,), begin_s=_first_time(signal),
                 evidence=f"turns against the direction of gravity (correlation {correlation:.2f}).",
                 remedy=f"--flip {name} where all axes are turned; else check the axes of either.",
                 figures={"correlation": correlation},
             )  # fmt: skip
     if len(fast) > 0.001 * len(size):
-        yield _in_degrees(
+        yield _degrees_finding(
             record, name, float(signal.time[fast[0]]),
             f"reaches {np.nanmax(size):.4g} rad/s, beyond the ±{_FULL_SCALE:.1f} rad/s (2000°/s) of a MEMS gyroscope",
             largest=float(np.nanmax(size)),
         )  # fmt: skip
 
 
-def _turn_of_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tuple[float, float] | None:
+def _compare_with_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tuple[float, float] | None:
     """Regress the measured rotation on that of the specific force's direction; return slope and correlation.
 
     Only steady segments count. In sensor axes a fixed direction u obeys du/dt = −ω × u, so ω along u is not observed.
@@ -144,8 +144,8 @@ def _turn_of_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tupl
     force = record.signals.get(name.replace("angular_velocity/", "acceleration/"))
     if force is None or force.values.shape[1:] != (3,) or len(force.time) < _FEWEST:
         return None
-    time, rows = increasing(force.time)
-    clock, own = increasing(signal.time)
+    time, rows = select_increasing(force.time)
+    clock, own = select_increasing(signal.time)
     if len(time) < _FEWEST or len(clock) < _FEWEST:
         return None
     stride = max(1, round(0.1 / float(np.median(np.diff(time)))))
@@ -168,11 +168,11 @@ def _turn_of_gravity(record: LogRecord, name: str, signal: LoggedSignal) -> tupl
     return (float(x @ y) / float(x @ x), raw_correlation(x, y)) if x.any() and y.any() else None
 
 
-def _in_degrees(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> LogFinding:
+def _degrees_finding(record: LogRecord, name: str, begin: float, evidence: str, **figures: float) -> LogFinding:
     remedy = f"--scale {name}=0.017453292519943295"
-    return in_episode(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
+    return make_finding(record, name, begin, "gyro_unit", "error", f"{evidence}: it is in deg/s.", remedy, **figures)
 
 
-def _begin(signal: LoggedSignal) -> float:
+def _first_time(signal: LoggedSignal) -> float:
     finite: NDArray[np.float64] = signal.time[np.isfinite(signal.time)]
     return float(finite[0]) if len(finite) else 0.0

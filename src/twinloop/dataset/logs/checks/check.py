@@ -7,9 +7,16 @@ from collections.abc import Iterator, Sequence
 from twinloop.core.errors import LogError
 from twinloop.dataset.logs.checks.bodies import check_inertial, check_poses
 from twinloop.dataset.logs.checks.dynamics import check_torques, check_twists, check_velocities
-from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, LogReport, in_episode, merged
-from twinloop.dataset.logs.checks.response import CommandResponse, answers, check_response, response_pair
-from twinloop.dataset.logs.checks.series import UnbrokenSeries, prepare
+from twinloop.dataset.logs.checks.finding import (
+    JointExpectations,
+    LogFinding,
+    LogRecord,
+    LogReport,
+    make_finding,
+    merge_findings,
+)
+from twinloop.dataset.logs.checks.response import CommandResponse, check_response, find_command_pair, find_responses
+from twinloop.dataset.logs.checks.series import UnbrokenSeries, prepare_series
 from twinloop.dataset.logs.checks.timing import Row, check_drift, check_lags, check_rates, check_timing, median_lags
 from twinloop.dataset.logs.checks.units import check_joints, check_units
 from twinloop.dataset.logs.checks.values import (
@@ -41,40 +48,40 @@ def check_log(records: Sequence[LogRecord], expectations: JointExpectations | No
     lags: list[Row] = []
     for record in records:
         if not len(record.time):
-            findings.append(_empty(record))
+            findings.append(_empty_finding(record))
             continue
         for check in _ALONE:
             findings += check(record)
-        series = prepare(record)
+        series = prepare_series(record)
         if series is not None:
-            found, answered = _in_time(record, series, expectations)
+            found, answered = _check_in_time(record, series, expectations)
             findings += found
             lags.append((record.index, float(series.time[0]), series.dt, answered, _conditions(record)))
     held = [record for record in records if len(record.time)]
-    findings += [*check_lags(lags), *_together(held, expectations)]
+    findings += [*check_lags(lags), *_check_together(held, expectations)]
     return LogReport(
-        findings=merged(findings),
+        findings=merge_findings(findings),
         lags=median_lags([answered for *_, answered, _ in lags]),
         episodes=len(records),
         frames=sum(len(record.time) for record in records),
     )
 
 
-def _in_time(
+def _check_in_time(
     record: LogRecord, series: UnbrokenSeries, expectations: JointExpectations | None
 ) -> tuple[list[LogFinding], list[CommandResponse]]:
     """Run the checks of one episode that compare columns over time; return findings and each joint's response."""
     found = [*check_velocities(record, series), *check_torques(record, series, expectations)]
-    pair = response_pair(record, series)
+    pair = find_command_pair(record, series)
     if pair is None:
         return found, []
     wrong = list(check_response(record, pair))
     swapped = {finding.column for finding in wrong if finding.kind == "swapped"}
-    answered = [answer for answer in answers(pair) if answer.joint not in swapped]
+    answered = [answer for answer in find_responses(pair) if answer.joint not in swapped]
     return [*found, *wrong, *check_drift(record.index, pair, answered)], answered
 
 
-def _together(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
+def _check_together(records: Sequence[LogRecord], expectations: JointExpectations | None) -> Iterator[LogFinding]:
     """Run the checks that need all episodes."""
     if not records:
         return
@@ -89,7 +96,7 @@ def _conditions(record: LogRecord) -> tuple[tuple[str, float], ...]:
     return tuple(sorted(record.conditions.items()))
 
 
-def _empty(record: LogRecord) -> LogFinding:
-    return in_episode(
+def _empty_finding(record: LogRecord) -> LogFinding:
+    return make_finding(
         record, "", 0.0, "empty", "error", "the episode has no frame.", "Leave it out or record it again."
     )

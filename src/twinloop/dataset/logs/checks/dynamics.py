@@ -19,10 +19,10 @@ from twinloop.dataset.logs.checks.finding import (
     JointExpectations,
     LogFinding,
     LogRecord,
-    in_episode,
+    make_finding,
     name_factor,
 )
-from twinloop.dataset.logs.checks.series import UnbrokenSeries, increasing
+from twinloop.dataset.logs.checks.series import UnbrokenSeries, select_increasing
 from twinloop.stats import cross_lag, raw_correlation, slope_change
 
 Array = NDArray[np.float64]
@@ -41,16 +41,16 @@ def check_velocities(record: LogRecord, series: UnbrokenSeries) -> Iterator[LogF
     signal = record.signals.get("joint_velocity")
     if signal is None or not record.units.known:
         return
-    velocity = series.of(signal)
+    velocity = series.sample_signal(signal)
     if velocity is None:
         return
     position = record.units.to_si(series.state)
-    moved, mean = series.moves(position), series.mean(velocity) * series.stride * series.dt
+    moved, mean = series.movement(position), series.moving_mean(velocity) * series.stride * series.dt
     for column, name in enumerate(signal.columns):
         if name in record.joints:
             joint = record.joints.index(name)
             if np.ptp(position[:, joint]) > _MOVES_S:
-                yield from _compare(
+                yield from _compare_velocity(
                     record, series, f"joint_velocity/{name}", moved[:, joint], mean[:, column], "rad/s or m/s"
                 )
 
@@ -63,7 +63,7 @@ def check_twists(record: LogRecord) -> Iterator[LogFinding]:
             continue
         if pose.time.shape != twist.time.shape or not np.array_equal(pose.time, twist.time, equal_nan=True):
             continue
-        time, rows = increasing(pose.time)
+        time, rows = select_increasing(pose.time)
         if len(time) < _FEWEST:
             continue
         dt = float(np.median(np.diff(time)))
@@ -72,17 +72,17 @@ def check_twists(record: LogRecord) -> Iterator[LogFinding]:
         if not np.isfinite(place).all() or not np.isfinite(rates).all():
             continue
         steps = np.diff(time) < 2 * dt
-        yield from _linear(record, twist_name := f"twist/{name.removeprefix('pose/')}", time, place, rates, steps)
-        yield from _angular(record, name, twist_name, time, place, rates, steps)
+        yield from _check_linear(record, twist_name := f"twist/{name.removeprefix('pose/')}", time, place, rates, steps)
+        yield from _check_angular(record, name, twist_name, time, place, rates, steps)
 
 
-def _compare(
+def _compare_velocity(
     record: LogRecord, series: UnbrokenSeries, name: str, moved: Array, mean: Array, unit: str
 ) -> Iterator[LogFinding]:
     """Compare the integral of a velocity column with the joint's movement, ``(N,)`` each, in rad or m."""
     dt = series.dt
     if np.ptp(mean) == 0:
-        yield in_episode(record, name, series.time[0], "velocity_constant", "warning",
+        yield make_finding(record, name, series.time[0], "velocity_constant", "warning",
             f"is {mean[0] / (series.stride * dt):.4g} throughout while the joint moves.",
             "Leave the signal out; velocities follow from the positions.")  # fmt: skip
         return
@@ -94,37 +94,37 @@ def _compare(
     if change.gain > _SPLIT and change.before * change.after < 0:
         parts = [(0, change.index, change.before), (change.index, len(x), change.after)]
     elif abs(correlation) < _UNLIKE:
-        yield in_episode(record, name, series.time[0], "velocity_unlike", "warning",
+        yield make_finding(record, name, series.time[0], "velocity_unlike", "warning",
             f"is not the derivative of the position (largest correlation {correlation:.2f}).",
             "Check the column; velocities follow from the positions without it.", correlation=correlation)  # fmt: skip
         return
     for first, stop, slope in parts:
         strength = raw_correlation(x[first:stop], y[first:stop])
         if abs(strength) >= _ALIKE:
-            yield from _judge(record, name, float(series.time[first]), slope, strength, unit)
+            yield from _judge_slope(record, name, float(series.time[first]), slope, strength, unit)
     if abs(correlation) >= _ALIKE and abs(lag * dt) > max(_SKEW_S, _SKEW_FRAMES * dt):
-        yield in_episode(record, name, series.time[0], "signal_skew", "warning",
+        yield make_finding(record, name, series.time[0], "signal_skew", "warning",
             f"is {1e3 * lag * dt:+.0f} ms behind the position's derivative (correlation {abs(correlation):.2f}).",
             f"--shift {name.partition('/')[0]}={-lag * dt:.3f} brings it onto the joints' clock.",
             lag_s=lag * dt)  # fmt: skip
 
 
-def _judge(
+def _judge_slope(
     record: LogRecord, name: str, begin: float, slope: float, strength: float, unit: str
 ) -> Iterator[LogFinding]:
     if slope < -_TURNED:
-        yield in_episode(record, name, begin, "velocity_sign", "error",
+        yield make_finding(record, name, begin, "velocity_sign", "error",
             f"is {slope:.3g} times the derivative of the position (correlation {strength:.2f}): the sign is wrong.",
             f"--flip {name}", slope=slope, correlation=strength)  # fmt: skip
     factor = name_factor(abs(slope), VELOCITIES)
     if factor is not None:
-        yield in_episode(record, name, begin, "velocity_unit", "error",
+        yield make_finding(record, name, begin, "velocity_unit", "error",
             f"is {abs(slope):.4g} times the derivative of the position: {factor}.",
             f"Give it in {unit}, or the positions in the unit that they are in (--units).",
             slope=slope, correlation=strength)  # fmt: skip
 
 
-def _linear(
+def _check_linear(
     record: LogRecord, name: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
 ) -> Iterator[LogFinding]:
     gone = np.diff(place[:, :3], axis=0)[steps]
@@ -135,14 +135,14 @@ def _linear(
     strength = raw_correlation(x, y)
     slope = float(x @ y / (x @ x))
     if strength > _ALIKE or strength < -_ALIKE:
-        yield from _judge(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
+        yield from _judge_slope(record, f"{name} linear", float(time[0]), slope, strength, "m/s")
     elif strength < _UNLIKE:
-        yield in_episode(record, f"{name} linear", time[0], "velocity_unlike", "warning",
+        yield make_finding(record, f"{name} linear", time[0], "velocity_unlike", "warning",
             f"is not the derivative of the pose's position (correlation {strength:.2f}).",
             "Linear velocity is expected in the world's axes.", correlation=strength)  # fmt: skip
 
 
-def _angular(
+def _check_angular(
     record: LogRecord, pose: str, twist: str, time: Array, place: Array, rates: Array, steps: NDArray[np.bool_]
 ) -> Iterator[LogFinding]:
     """Check quaternion order, axes, sign and unit of an angular velocity against the pose."""
@@ -151,9 +151,9 @@ def _angular(
     if np.sqrt(np.sum(measured**2)) < _MOVES_S:
         return
     readings = {
-        "": turning(place[:, 3:], body=True)[steps],
-        "xyzw": turning(place[:, [6, 3, 4, 5]], body=True)[steps],
-        "world": turning(place[:, 3:], body=False)[steps],
+        "": rotation_vectors(place[:, 3:], body=True)[steps],
+        "xyzw": rotation_vectors(place[:, [6, 3, 4, 5]], body=True)[steps],
+        "world": rotation_vectors(place[:, 3:], body=False)[steps],
     }
     errors = {}
     for name, turn in readings.items():
@@ -162,22 +162,22 @@ def _angular(
     figures = {f"correlation_{name or 'wxyz'}": 1 - error for name, error in errors.items()}
     if errors[""] > 0.2 and errors[best] < 0.5 * errors[""] and 1 - errors[best] > _ALIKE:
         if best == "xyzw":
-            yield in_episode(record, pose, time[0], "quaternion_order", "error",
+            yield make_finding(record, pose, time[0], "quaternion_order", "error",
                 "agrees with its angular velocity only if it is read as xyzw "
                 f"(correlation {1 - errors[best]:.2f} instead of {1 - errors['']:.2f}).",
                 "--quaternions xyzw", **figures)  # fmt: skip
         else:
-            yield in_episode(record, twist, time[0], "twist_axes", "error",
+            yield make_finding(record, twist, time[0], "twist_axes", "error",
                 f"angular velocity fits the pose in the world's axes (correlation {1 - errors[best]:.2f}), not in the "
                 f"body's ({1 - errors['']:.2f}).", "Turn it into the body's axes.", **figures)  # fmt: skip
         return
     x, y = readings[""].ravel(), measured.ravel()
     strength, slope = raw_correlation(x, y), float(x @ y / max(x @ x, 1e-300))
     if abs(strength) > _ALIKE:
-        yield from _judge(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
+        yield from _judge_slope(record, f"{twist} angular", float(time[0]), slope, strength, "rad/s")
 
 
-def turning(wxyz: Array, *, body: bool) -> Array:
+def rotation_vectors(wxyz: Array, *, body: bool) -> Array:
     """Return the rotation vectors ``(T − 1, 3)`` in rad between successive orientations, in body or world axes."""
     norm = np.linalg.norm(wxyz, axis=1, keepdims=True)
     rotations = Rotation.from_quat(np.where(norm > 0, wxyz, [1, 0, 0, 0]), scalar_first=True)
@@ -203,9 +203,9 @@ def check_torques(
     window = max(5, round(_SMOOTH_S / series.dt) | 1)
     if not record.joints or not record.units.known or len(series.time) < max(_FEWEST_FOR_TORQUE, 2 * window):
         return
-    q, v, a = motion(record.units.to_si(series.state), series.dt, window)
-    predicted = _predicted(record, expectations, q, v, a)
-    for name, torque in _torques(record, series):
+    q, v, a = estimate_motion(record.units.to_si(series.state), series.dt, window)
+    predicted = _predict_torques(record, expectations, q, v, a)
+    for name, torque in _read_torques(record, series):
         spread = torque.std(axis=0)
         if spread.max() == 0:
             continue
@@ -214,32 +214,34 @@ def check_torques(
             if spread[joint] < _DRIVEN * spread.max() or np.ptp(q[:, joint]) < _MOVES:
                 continue
             if predicted is not None and not np.isnan(predicted[0, joint]):
-                yield from _against_twin(record, series, name, joint, smooth[:, joint], predicted[:, joint])
+                yield from _compare_with_twin(record, series, name, joint, smooth[:, joint], predicted[:, joint])
             else:
-                yield from _against_acceleration(record, series, name, joint, smooth[:, joint], q, v, a)
+                yield from _compare_with_acceleration(record, series, name, joint, smooth[:, joint], q, v, a)
 
 
-def motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
+def estimate_motion(position: Array, dt: float, window: int) -> tuple[Array, Array, Array]:
     """Estimate positions, velocities and accelerations ``(N, n)`` by cubic fits over ``window`` frames."""
     made = np.array([savgol_filter(position, window, 3, deriv=order, delta=dt, axis=0) for order in range(3)])
     return made[0], made[1], made[2]
 
 
-def _torques(record: LogRecord, series: UnbrokenSeries) -> Iterator[tuple[str, Array]]:
+def _read_torques(record: LogRecord, series: UnbrokenSeries) -> Iterator[tuple[str, Array]]:
     if record.command == "torque" and series.action is not None and series.action.shape == series.state.shape:
         yield "action/", series.action
     signal = record.signals.get("joint_torque")
     if signal is not None and signal.columns == record.joints:
-        measured = series.of(signal)
+        measured = series.sample_signal(signal)
         if measured is not None:
             yield "joint_torque/", measured
 
 
-def _predicted(record: LogRecord, expectations: JointExpectations | None, q: Array, v: Array, a: Array) -> Array | None:
+def _predict_torques(
+    record: LogRecord, expectations: JointExpectations | None, q: Array, v: Array, a: Array
+) -> Array | None:
     """Return the torques of the twin's inverse dynamics in the log's columns; NaN for joints that the twin lacks."""
     if expectations is None or expectations.inverse_dynamics is None:
         return None
-    pairs = expectations.shared(record.joints)
+    pairs = expectations.match_joints(record.joints)
     if len(pairs) != len(expectations.joints):
         return None
     columns = [column for _, column in pairs]
@@ -248,7 +250,7 @@ def _predicted(record: LogRecord, expectations: JointExpectations | None, q: Arr
     return made
 
 
-def _against_twin(
+def _compare_with_twin(
     record: LogRecord, series: UnbrokenSeries, name: str, joint: int, torque: Array, predicted: Array
 ) -> Iterator[LogFinding]:
     x, y = predicted - predicted.mean(), torque - torque.mean()
@@ -256,7 +258,7 @@ def _against_twin(
     correlation = raw_correlation(x, y)
     slope = float(x @ y) / power if power > 0 else 0.0
     if correlation < _AGAINST_TWIN:
-        yield _against(record, series, name, joint,
+        yield _torque_sign_finding(record, series, name, joint,
             f"is opposite to the torque of the twin's inverse dynamics (correlation {correlation:.2f}, "
             f"{slope:.3g} times).", correlation=correlation, slope=slope)  # fmt: skip
     elif correlation > -_AGAINST_TWIN and slope > _MILLI:
@@ -269,7 +271,7 @@ def _against_twin(
         )  # fmt: skip
 
 
-def _against_acceleration(
+def _compare_with_acceleration(
     record: LogRecord, series: UnbrokenSeries, name: str, joint: int, torque: Array, q: Array, v: Array, a: Array
 ) -> Iterator[LogFinding]:
     others = [column for column in range(q.shape[1]) if column != joint]
@@ -283,7 +285,7 @@ def _against_acceleration(
     correlation = raw_correlation(x, y)
     share = correlation**2 * float(y @ y) / (len(y) * float(torque.var()))
     if correlation < _AGAINST and share > _SHARE:
-        yield _against(record, series, name, joint,
+        yield _torque_sign_finding(record, series, name, joint,
             f"goes against the joint's own acceleration (partial correlation {correlation:.2f}; the diagonal of a "
             "mass matrix is positive).", correlation=correlation, share=share)  # fmt: skip
 
@@ -293,9 +295,9 @@ def _residual(nuisance: Array, values: Array) -> Array:
     return values - nuisance @ solution
 
 
-def _against(
+def _torque_sign_finding(
     record: LogRecord, series: UnbrokenSeries, name: str, joint: int, evidence: str, **figures: float
 ) -> LogFinding:
     """Return a finding of a torque with the wrong sign."""
     column = name + record.joints[joint]
-    return in_episode(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)
+    return make_finding(record, column, series.time[0], "torque_sign", "error", evidence, f"--flip {column}", **figures)

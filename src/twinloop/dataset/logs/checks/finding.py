@@ -38,7 +38,7 @@ class JointExpectations:
     control: Literal["position", "torque"]
     inverse_dynamics: InverseDynamics | None = None
 
-    def shared(self, joints: Sequence[str]) -> list[tuple[int, int]]:
+    def match_joints(self, joints: Sequence[str]) -> list[tuple[int, int]]:
         """Return for each joint that twin and log both have its index in the twin and its column in the log."""
         return [(row, list(joints).index(joint)) for row, joint in enumerate(self.joints) if joint in joints]
 
@@ -67,11 +67,11 @@ class LogFinding:
     remedy: str
     figures: Mapping[str, float] = field(default_factory=dict[str, float])
 
-    def line(self) -> str:
+    def format_line(self) -> str:
         """Return the finding as one line of text."""
         subject = f"{self.column}, " if self.column else ""
         return (
-            f"{self.severity}: {self.kind}: {subject}{_numbers(self.episodes)} from {self.begin_s:.3f} s: "
+            f"{self.severity}: {self.kind}: {subject}{_format_episodes(self.episodes)} from {self.begin_s:.3f} s: "
             f"{self.evidence} {self.remedy}"
         )
 
@@ -89,7 +89,7 @@ class LogFinding:
         }
 
 
-def in_episode(
+def make_finding(
     record: LogRecord,
     column: str,
     begin: float,
@@ -130,11 +130,11 @@ class LogReport:
         """Findings that make a fit wrong or impossible."""
         return tuple(finding for finding in self.findings if finding.severity == "error")
 
-    def of(self, kind: str) -> tuple[LogFinding, ...]:
+    def select_kind(self, kind: str) -> tuple[LogFinding, ...]:
         """Return the findings of one kind."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
-    def text(self) -> str:
+    def format_text(self) -> str:
         """Return the report as text, one line per finding."""
         counts = {severity: sum(f.severity == severity for f in self.findings) for severity in _ORDER}
         said = ", ".join(f"{count} {severity}{'s' * (count != 1)}" for severity, count in counts.items())
@@ -142,7 +142,7 @@ class LogReport:
         if self.lags:
             lags = ", ".join(f"{joint} {1e3 * lag:.0f}" for joint, lag in self.lags.items())
             lines.append(f"Measurements follow commands by (ms): {lags}")
-        return "\n".join([*lines, *(finding.line() for finding in self.findings)])
+        return "\n".join([*lines, *(finding.format_line() for finding in self.findings)])
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary (schema 1)."""
@@ -156,7 +156,7 @@ class LogReport:
         }
 
 
-def merged(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
+def merge_findings(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
     """Merge findings that recur in several episodes into one, with the first episode's values; errors first."""
     groups: dict[tuple[str, str, str], list[LogFinding]] = {}
     for finding in findings:
@@ -168,7 +168,7 @@ def merged(findings: Iterable[LogFinding]) -> tuple[LogFinding, ...]:
     return tuple(sorted(joined, key=lambda finding: _ORDER.index(finding.severity)))
 
 
-def _numbers(episodes: Sequence[int]) -> str:
+def _format_episodes(episodes: Sequence[int]) -> str:
     """Format episode numbers as ``episode 3`` or ``episodes 0-3, 7``."""
     if len(episodes) == 1:
         return f"episode {episodes[0]}"

@@ -46,14 +46,14 @@ class CommandPair:
     flip: str
 
 
-def response_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | None:
+def find_command_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | None:
     """Return the commands of an episode with the matching measurements, or None if the log lacks either."""
     if series.action is None or series.action.shape[1] != len(record.joints) or not record.joints:
         return None
     if record.command == "position":
         return CommandPair(series=series, commands=series.action, measured=series.state, columns=record.joints, flip="")
     signal = record.signals.get("joint_torque")
-    torque = None if signal is None or signal.columns != record.joints else series.of(signal)
+    torque = None if signal is None or signal.columns != record.joints else series.sample_signal(signal)
     if torque is None or np.array_equal(torque, series.action):
         return None
     names = tuple(f"joint_torque/{joint}" for joint in record.joints)
@@ -62,7 +62,7 @@ def response_pair(record: LogRecord, series: UnbrokenSeries) -> CommandPair | No
 
 def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]:
     """Find swapped columns, wrong signs and different units in one episode."""
-    swapped = _swapped(pair)
+    swapped = _find_swapped_columns(pair)
     for column, (other, own, better) in swapped.items():
         yield LogFinding(
             kind="swapped", severity="error", column=pair.columns[column], episodes=(record.index,),
@@ -74,10 +74,10 @@ def check_response(record: LogRecord, pair: CommandPair) -> Iterator[LogFinding]
         )  # fmt: skip
     for column, name in enumerate(pair.columns):
         if column not in swapped:
-            yield from _sign_and_unit(record, pair, column, name)
+            yield from _check_sign_and_unit(record, pair, column, name)
 
 
-def answers(pair: CommandPair) -> list[CommandResponse]:
+def find_responses(pair: CommandPair) -> list[CommandResponse]:
     """Return the response of each column that clearly follows its command."""
     found = []
     for column, name in enumerate(pair.columns):
@@ -90,7 +90,7 @@ def answers(pair: CommandPair) -> list[CommandResponse]:
 def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
     """Return the lag with most votes; segments vote with their absolute correlation times the command's energy."""
     dt = pair.series.dt
-    x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
+    x, y = pair.series.movement(pair.commands[:, column]), pair.series.movement(pair.measured[:, column])
     if np.ptp(x) <= _STILL or np.ptp(y) <= _STILL:
         return None
     earliest, latest = (round(end / dt) for end in (EARLIEST_S, LATEST_S))
@@ -99,7 +99,9 @@ def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
     window = min(max(16, round(_WINDOW_S / dt)), len(x) - (latest - earliest))
     votes, signed, total = np.zeros(len(lags)), np.zeros(len(lags)), 0.0
     for first in range(-earliest, len(x) - window - latest + 1, window):
-        correlation, weight = _sliding(x[first : first + window], y[first + earliest : first + window + latest])
+        correlation, weight = _sliding_correlation(
+            x[first : first + window], y[first + earliest : first + window + latest]
+        )
         votes += weight * np.abs(correlation)
         signed += weight * correlation
         total += weight
@@ -108,11 +110,11 @@ def _best_lag(pair: CommandPair, column: int) -> CommandResponse | None:
     best = _nearest_peak(lags, votes)
     correlation = float(votes[best] / total * (np.sign(signed[best]) or 1.0))
     return CommandResponse(
-        joint=pair.columns[column], lag_s=float(_peak(lags, votes, best)) * dt, correlation=correlation
+        joint=pair.columns[column], lag_s=float(_interpolate_peak(lags, votes, best)) * dt, correlation=correlation
     )
 
 
-def _sliding(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
+def _sliding_correlation(part: NDArray[np.float64], around: NDArray[np.float64]) -> tuple[NDArray[np.float64], float]:
     """Return the correlation of ``part`` with each equally long segment of ``around``, and the energy of ``part``.
 
     Segments always have full length; padding with zeros would bias slow movements to zero lag.
@@ -134,7 +136,7 @@ def _nearest_peak(lags: NDArray[np.int64], votes: NDArray[np.float64]) -> int:
     return int(peaks[np.argmin(np.abs(lags[peaks]))])
 
 
-def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:
+def _interpolate_peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> float:
     """Return the lag at the vertex of the parabola through the best lag and its neighbours, in frames."""
     if not 0 < best < len(votes) - 1:
         return float(lags[best])
@@ -143,13 +145,13 @@ def _peak(lags: NDArray[np.int64], votes: NDArray[np.float64], best: int) -> flo
     return float(lags[best]) + (0.5 * (left - right) / curvature if curvature < 0 else 0.0)
 
 
-def _sign_and_unit(record: LogRecord, pair: CommandPair, column: int, name: str) -> Iterator[LogFinding]:
+def _check_sign_and_unit(record: LogRecord, pair: CommandPair, column: int, name: str) -> Iterator[LogFinding]:
     answer = _best_lag(pair, column)
     if answer is None or abs(answer.correlation) < _ANSWERS:
         return
     shift = round(answer.lag_s / pair.series.dt)
-    x = pair.series.moves(pair.commands[:, column])
-    y = pair.series.moves(pair.measured[:, column])
+    x = pair.series.movement(pair.commands[:, column])
+    y = pair.series.movement(pair.measured[:, column])
     x, y = (x[: len(x) - shift], y[shift:]) if shift >= 0 else (x[-shift:], y[:shift])
     change = slope_change(x, y, least=max(8, len(x) // 20))
     differ = change.before * change.after < 0 or not 0.2 < abs(change.before / (change.after or np.inf)) < 5
@@ -162,10 +164,10 @@ def _sign_and_unit(record: LogRecord, pair: CommandPair, column: int, name: str)
         if abs(strength) < _ANSWERS:
             continue
         begin = float(pair.series.time[0] if first == 0 else pair.series.time[first + max(shift, 0)])
-        yield from _judged(record, pair, name, begin, slope, strength, answer.lag_s, whole=len(parts) == 1)
+        yield from _judge_slope(record, pair, name, begin, slope, strength, answer.lag_s, whole=len(parts) == 1)
 
 
-def _judged(
+def _judge_slope(
     record: LogRecord,
     pair: CommandPair,
     name: str,
@@ -201,19 +203,19 @@ def _positive_lag_disagrees(pair: CommandPair, name: str) -> bool:
     """Return whether no lag fits with the right sign; a fast oscillation also fits half a period later."""
     column = pair.columns.index(name)
     dt = pair.series.dt
-    x, y = pair.series.moves(pair.commands[:, column]), pair.series.moves(pair.measured[:, column])
+    x, y = pair.series.movement(pair.commands[:, column]), pair.series.movement(pair.measured[:, column])
     _, values = correlation_at_lags(
         x[:, None], y[:, None], earliest=round(EARLIEST_S / dt), latest=round(LATEST_S / dt)
     )
     return float(-values.min()) > float(values.max()) - 0.35  # a fault in the second half leaves both
 
 
-def _swapped(pair: CommandPair) -> dict[int, tuple[int, float, float]]:
+def _find_swapped_columns(pair: CommandPair) -> dict[int, tuple[int, float, float]]:
     """Return for each swapped column the followed command and the correlations with its own and with that command."""
     dt, n = pair.series.dt, len(pair.columns)
     if n < 2:
         return {}
-    x, y = pair.series.moves(pair.commands), pair.series.moves(pair.measured)
+    x, y = pair.series.movement(pair.commands), pair.series.movement(pair.measured)
     _, values = correlation_at_lags(x, y, earliest=round(EARLIEST_S / dt), latest=round(LATEST_S / dt))
     strength = np.abs(values).max(axis=0)  # (command, measurement)
     commands, measured = linear_sum_assignment(-strength)

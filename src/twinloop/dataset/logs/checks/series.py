@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.checks.finding import LogRecord
-from twinloop.dataset.logs.resampling import GAP_FACTOR, turn_of, unwrapped
+from twinloop.dataset.logs.resampling import GAP_FACTOR, full_turns, unwrap_columns
 
 _FEWEST = 16  # least number of frames
 _PARTS = 8  # least number of strides in a series
@@ -34,11 +34,11 @@ class UnbrokenSeries:
         """Number of frames over which movement is computed."""
         return max(1, min(round(_MOVEMENT_S / self.dt), len(self.time) // _PARTS))
 
-    def moves(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def movement(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the change of columns ``(N, …)`` over `stride` frames, ``(N − stride, …)``, by start frame."""
         return values[self.stride :] - values[: -self.stride]
 
-    def mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def moving_mean(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return columns ``(N, …)`` averaged by the trapezoid rule over `stride` frames, ``(N − stride, …)``.
 
         For a rate, the result times `stride` · `dt` corresponds to `moves` of the position.
@@ -47,38 +47,38 @@ class UnbrokenSeries:
         sums = np.concatenate([np.zeros_like(sums[:1]), sums])
         return (sums[self.stride :] - sums[: -self.stride]) / self.stride
 
-    def of(self, signal: LoggedSignal) -> NDArray[np.float64] | None:
+    def sample_signal(self, signal: LoggedSignal) -> NDArray[np.float64] | None:
         """Interpolate a signal linearly at the times of this series; None if it does not cover all of them."""
-        time, rows = increasing(signal.time)
+        time, rows = select_increasing(signal.time)
         if len(time) < _FEWEST or time[0] > self.time[0] + self.dt or time[-1] < self.time[-1] - self.dt:
             return None
-        return _filled(time, signal.values[rows], self.time)
+        return _interpolate_finite(time, signal.values[rows], self.time)
 
 
-def prepare(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
+def prepare_series(record: LogRecord, *, whole: bool = False) -> UnbrokenSeries | None:
     """Return the longest uninterrupted part of an episode with the motors on, or None if it is too short.
 
     Args:
         record: any episode, with all defects.
         whole: also with the motors off.
     """
-    usable = np.isfinite(record.time) & (_enabled(record) | whole)
+    usable = np.isfinite(record.time) & (_enabled_mask(record) | whole)
     first, stop = _longest_stretch(record.time, usable)
     if stop - first < _FEWEST:
         return None
-    time, rows = increasing(record.time[first:stop])
+    time, rows = select_increasing(record.time[first:stop])
     dt = float(np.median(np.diff(time))) if len(time) > 1 else 0.0
     if dt <= 0:
         return None
     at = np.arange(time[0], time[-1] + dt / 2, dt)
     if len(at) < _FEWEST:
         return None
-    turns = turn_of(record.units)
-    state = _filled(time, record.state[first:stop][rows], at, turns)
-    return UnbrokenSeries(time=at, dt=dt, state=state, action=_action(record, slice(first, stop), at, turns))
+    turns = full_turns(record.units)
+    state = _interpolate_finite(time, record.state[first:stop][rows], at, turns)
+    return UnbrokenSeries(time=at, dt=dt, state=state, action=_sample_action(record, slice(first, stop), at, turns))
 
 
-def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
+def select_increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Return the finite times that are later than all earlier ones, and their row indices."""
     finite = np.flatnonzero(np.isfinite(time))
     latest = np.maximum.accumulate(time[finite]) if len(finite) else time[finite]
@@ -86,7 +86,7 @@ def increasing(time: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     return time[keep], keep
 
 
-def _enabled(record: LogRecord) -> NDArray[np.bool_]:
+def _enabled_mask(record: LogRecord) -> NDArray[np.bool_]:
     signal = record.signals.get("enabled")
     if signal is None or not len(signal.time):
         return np.ones(len(record.time), dtype=np.bool_)
@@ -106,7 +106,7 @@ def _longest_stretch(time: NDArray[np.float64], usable: NDArray[np.bool_]) -> tu
     return int(cuts[best]), int(cuts[best + 1])
 
 
-def _action(
+def _sample_action(
     record: LogRecord, stretch: slice, at: NDArray[np.float64], turns: NDArray[np.float64]
 ) -> NDArray[np.float64] | None:
     """Return commands at given times: those of the segment, or of the whole episode if they have their own times."""
@@ -114,13 +114,13 @@ def _action(
         return None
     own = getattr(record, "action_time", None)
     own, action = (record.time[stretch], record.action[stretch]) if own is None else (own, record.action)
-    time, rows = increasing(own)
+    time, rows = select_increasing(own)
     if not len(time):
         return None
-    return _filled(time, action[rows], at, turns if record.command == "position" else None)
+    return _interpolate_finite(time, action[rows], at, turns if record.command == "position" else None)
 
 
-def _filled(
+def _interpolate_finite(
     time: NDArray[np.float64],
     values: NDArray[np.float64],
     at: NDArray[np.float64],
@@ -133,6 +133,6 @@ def _filled(
         if good.any():
             kept = values[good, column]
             if turns is not None and np.isfinite(turns[column]):
-                kept = unwrapped(kept[:, None], turns[column : column + 1])[:, 0]
+                kept = unwrap_columns(kept[:, None], turns[column : column + 1])[:, 0]
             made[:, column] = np.interp(at, time[good], kept)
     return made

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, make_finding
 from twinloop.dataset.logs.checks.response import CommandPair, CommandResponse
 from twinloop.dataset.logs.resampling import GAP_FACTOR
 from twinloop.stats import warped_correlation
@@ -27,12 +27,12 @@ _MOTION = 3  # times the smallest observed step
 def check_timing(record: LogRecord) -> Iterator[LogFinding]:
     """Check the times of frames, commands and signals of one episode."""
     seen: list[Array] = []
-    for name, time in _clocks(record):
+    for name, time in _list_clocks(record):
         if any(time is other or np.array_equal(time, other, equal_nan=True) for other in seen):
             continue
         seen.append(time)
         yield from _check_clock(record, name, np.asarray(time, dtype=np.float64))
-    yield from _repeated_frames(record)
+    yield from _check_repeated_frames(record)
 
 
 def check_rates(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
@@ -56,7 +56,7 @@ def check_rates(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
             )
 
 
-def _clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
+def _list_clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
     yield "", record.time
     own = getattr(record, "action_time", None)
     if own is not None:
@@ -68,7 +68,7 @@ def _clocks(record: LogRecord) -> Iterator[tuple[str, Array]]:
 def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[LogFinding]:
     def found(kind: str, severity: Severity, row: int, evidence: str, remedy: str, **figures: float) -> LogFinding:
         begin = float(time[row]) if np.isfinite(time[row]) else _last_finite(time, row)
-        return in_episode(record, name, begin, kind, severity, evidence, remedy, frame=float(row), **figures)
+        return make_finding(record, name, begin, kind, severity, evidence, remedy, frame=float(row), **figures)
 
     holes = np.flatnonzero(~np.isfinite(time))
     if len(holes):
@@ -97,11 +97,11 @@ def _check_clock(record: LogRecord, name: str, time: Array) -> Iterator[LogFindi
             "time_duplicate", "error", row, f"{len(twice)} times occur twice, first at frame {row}.",
             "--drop-duplicates keeps the first of each.", count=float(len(twice)),
         )  # fmt: skip
-    yield from _gaps(found, name, rows, steps, median)
-    yield from _steps(found, name, steps, median)
+    yield from _check_gaps(found, name, rows, steps, median)
+    yield from _check_steps(found, name, steps, median)
 
 
-def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[LogFinding]:
+def _check_gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median: float) -> Iterator[LogFinding]:
     if name == "enabled":  # a switch is logged only when it changes
         return
     gaps = np.flatnonzero(steps > GAP_FACTOR * median)
@@ -116,7 +116,7 @@ def _gaps(found: Found, name: str, rows: NDArray[np.intp], steps: Array, median:
         )  # fmt: skip
 
 
-def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[LogFinding]:
+def _check_steps(found: Found, name: str, steps: Array, median: float) -> Iterator[LogFinding]:
     if name in ("enabled", "action"):  # switches and commands need not be regular
         return
     if median > _SLOWEST_S or median < _FASTEST_S:
@@ -139,7 +139,7 @@ def _steps(found: Found, name: str, steps: Array, median: float) -> Iterator[Log
         )  # fmt: skip
 
 
-def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
+def find_repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
     """Return the frames that repeat the previous one while the robot moves, and the number of frames in motion.
 
     Motion is at least three times the smallest observed step; in slower motion an encoder correctly repeats values.
@@ -158,8 +158,8 @@ def repeated_rows(record: LogRecord) -> tuple[NDArray[np.intp], int]:
     return np.flatnonzero(same & moving) + 1, int(moving.sum())
 
 
-def _repeated_frames(record: LogRecord) -> Iterator[LogFinding]:
-    rows, moving = repeated_rows(record)
+def _check_repeated_frames(record: LogRecord) -> Iterator[LogFinding]:
+    rows, moving = find_repeated_rows(record)
     if len(rows) >= max(_FEWEST_REPEATS, _REPEATED * moving):
         yield LogFinding(
             kind="repeated_frames",
@@ -204,7 +204,7 @@ def check_lags(lags: Sequence[Row]) -> Iterator[LogFinding]:
         return
     numbers = tuple(dict.fromkeys(number for number, *_ in lags))
     begin, frame = lags[0][1], float(np.median([dt for _, _, dt, *_ in lags]))
-    lags = [(number, at, dt, _clear(answers), group) for number, at, dt, answers, group in lags]
+    lags = [(number, at, dt, _select_clear(answers), group) for number, at, dt, answers, group in lags]
     usual = median_lags([answers for *_, answers, _ in lags])
     for joint, lag in usual.items():
         if lag < -max(_AHEAD_FRAMES * frame, _AHEAD_S):
@@ -220,9 +220,9 @@ def check_lags(lags: Sequence[Row]) -> Iterator[LogFinding]:
                 remedy=f"If the clocks differ, {_SHIFT.format(-(lag - 0.1))} Else the delay is the robot's.",
                 figures={"lag_s": lag},
             )  # fmt: skip
-    yield from _unlike_joints(usual, numbers, begin, frame)
+    yield from _check_joint_lags(usual, numbers, begin, frame)
     for group in dict.fromkeys(group for *_, group in lags):
-        yield from _unlike_episodes([row for row in lags if row[-1] == group], frame)
+        yield from _check_episode_lags([row for row in lags if row[-1] == group], frame)
 
 
 def median_lags(answers: Sequence[Sequence[CommandResponse]]) -> dict[str, float]:
@@ -245,19 +245,22 @@ def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse
     chosen = [pair.columns.index(answer.joint) for answer in answers]
     if len(rows) * dt < _LONG_S or len(chosen) < _FEWEST_JOINTS:
         return
-    commands, measured = (pair.series.moves(part)[rows][:, chosen] for part in (pair.commands, pair.measured))
+    commands, measured = (pair.series.movement(part)[rows][:, chosen] for part in (pair.commands, pair.measured))
     part, seconds = rows / rows[-1], float(rows[-1]) * pair.series.dt
     dt = seconds / (len(rows) - 1)
     lags, reach = np.array([answer.lag_s for answer in answers]) / dt, round(_REACH_S / dt)
 
     def explained(bends: Sequence[tuple[float, float]]) -> NDArray[np.float64]:
-        warps = np.array([_bend(total, at, part) for total, at in bends]) / dt
+        warps = np.array([_clock_shift(total, at, part) for total, at in bends]) / dt
         return warped_correlation(commands, measured, warps=warps, lags=lags, reach=reach)
 
     straight = np.sum(1 - explained([(0.0, np.nan)])[0] ** 2)
     if straight < _FOLLOWS * len(chosen):
         return
-    for bends in (_bends(_TOTALS[::2], _STEPS[::2], _MOMENTS[::2]), _bends(_TOTALS, _STEPS, _MOMENTS)):
+    for bends in (
+        _list_clock_changes(_TOTALS[::2], _STEPS[::2], _MOMENTS[::2]),
+        _list_clock_changes(_TOTALS, _STEPS, _MOMENTS),
+    ):
         correlation = explained(bends)
         left = np.sum(1 - correlation**2, axis=1)
         best = int(np.argmin(left))
@@ -288,7 +291,7 @@ def check_drift(index: int, pair: CommandPair, answers: Sequence[CommandResponse
         )  # fmt: skip
 
 
-def _bends(
+def _list_clock_changes(
     totals: NDArray[np.float64], steps: NDArray[np.float64], moments: NDArray[np.float64]
 ) -> list[tuple[float, float]]:
     """Return the candidates to test as (total in s, moment); the moment of a drift is NaN."""
@@ -296,13 +299,13 @@ def _bends(
     return drifts + [(float(step), float(at)) for at in moments for step in steps if step != 0]
 
 
-def _bend(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
+def _clock_shift(total: float, at: float, part: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the additional lag in s at each part of an episode (0 to 1), between ``-total/2`` and ``total/2``."""
     bent = part if np.isnan(at) else (part >= at).astype(np.float64)
     return total * (bent - 0.5)
 
 
-def _unlike_joints(
+def _check_joint_lags(
     usual: dict[str, float], numbers: tuple[int, ...], begin: float, frame: float
 ) -> Iterator[LogFinding]:
     for joint, lag in usual.items():
@@ -317,11 +320,11 @@ def _unlike_joints(
             )  # fmt: skip
 
 
-def _clear(answers: Sequence[CommandResponse]) -> list[CommandResponse]:
+def _select_clear(answers: Sequence[CommandResponse]) -> list[CommandResponse]:
     return [answer for answer in answers if abs(answer.correlation) > _CLEAR]
 
 
-def _unlike_episodes(lags: Sequence[Row], frame: float) -> Iterator[LogFinding]:
+def _check_episode_lags(lags: Sequence[Row], frame: float) -> Iterator[LogFinding]:
     """Find episodes with other lags; ``lags`` are of episodes with equal conditions, because gains change the lag."""
     if len(lags) < _FEWEST_EPISODES:
         return

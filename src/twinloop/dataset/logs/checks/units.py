@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.units import DEGREES, NORMALIZED, PERCENT, RADIANS
-from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, Severity, in_episode
-from twinloop.dataset.logs.checks.series import prepare
-from twinloop.dataset.logs.checks.values import wraps
+from twinloop.dataset.logs.checks.finding import JointExpectations, LogFinding, LogRecord, Severity, make_finding
+from twinloop.dataset.logs.checks.series import prepare_series
+from twinloop.dataset.logs.checks.values import find_wraps
 
 
 def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) -> Iterator[LogFinding]:
@@ -22,7 +22,7 @@ def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) 
         further = [joint for joint in record.joints if joint not in expectations.joints]
         if missing:
             same = len(record.joints) == len(expectations.joints)
-            yield in_episode(
+            yield make_finding(
                 record, "", begin, "missing_joint", "error",
                 f"the log lacks {', '.join(missing)} of {expectations.name}; it has "
                 f"{', '.join(record.joints) or 'none'}.",
@@ -32,12 +32,12 @@ def check_joints(records: Sequence[LogRecord], expectations: JointExpectations) 
                 count=float(len(missing)),
             )  # fmt: skip
         if further:
-            yield in_episode(
+            yield make_finding(
                 record, "", begin, "further_joint", "note", f"{expectations.name} has no {', '.join(further)}.",
                 "They are not used.", count=float(len(further)),
             )  # fmt: skip
         if record.command not in ("none", expectations.control):
-            yield in_episode(
+            yield make_finding(
                 record, "", begin, "command_kind", "error",
                 f"the log commands a {record.command}, {expectations.name} takes a {expectations.control}.",
                 f"Choose a twin whose robot has control: {record.command}.",
@@ -66,35 +66,35 @@ def check_units(records: Sequence[LogRecord], expectations: JointExpectations | 
         for column, unit in enumerate(record.units.joints):
             values = record.state[:, column]
             good = np.isfinite(values)
-            if good.any() and wraps(values[good]) is None:  # wrapped values have their own finding and no range
-                yield from _joint(record, unit.joint, column, ranges.get(unit.joint), good)
-    yield from _too_small(records, ranges)
+            if good.any() and find_wraps(values[good]) is None:  # wrapped values have their own finding and no range
+                yield from _check_joint(record, unit.joint, column, ranges.get(unit.joint), good)
+    yield from _check_small_values(records, ranges)
 
 
-def _joint(
+def _check_joint(
     record: LogRecord, joint: str, column: int, limits: Array | None, good: NDArray[np.bool_]
 ) -> Iterator[LogFinding]:
     unit = record.units.joints[column]
     values, time = record.state[good, column], record.time[good]
     if unit.unit in (NORMALIZED, PERCENT):
-        yield from _normalized(record, joint, unit.unit, time, values)
+        yield from _check_normalized(record, joint, unit.unit, time, values)
         return
     if unit.scale is None or unit.offset is None:
         return
     position = unit.offset + unit.scale * values
     if limits is not None and np.isfinite(limits).all():
-        yield from _against_range(record, joint, column, limits, time, values, position)
+        yield from _check_range(record, joint, column, limits, time, values, position)
     elif unit.unit in _LENGTHS:
         far = np.flatnonzero(np.abs(position) > _LONGEST)
         if len(far):
             yield _unit_finding(record, joint, "error", float(time[far[0]]),
                 f"reaches {np.abs(position).max():.4g} m if it is in {unit.unit}; it looks like mm.", "mm")  # fmt: skip
     else:
-        yield from _impossible_angle(record, joint, unit.unit, time, position)
-    yield from _at_hundred(record, joint, unit.unit, time, values)
+        yield from _check_angle(record, joint, unit.unit, time, position)
+    yield from _check_saturation(record, joint, unit.unit, time, values)
 
 
-def _against_range(
+def _check_range(
     record: LogRecord, joint: str, column: int, limits: Array, time: Array, values: Array, position: Array
 ) -> Iterator[LogFinding]:
     low, high = float(limits[0]), float(limits[1])
@@ -129,14 +129,14 @@ def _against_range(
     )  # fmt: skip
 
 
-def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
+def _check_angle(record: LogRecord, joint: str, unit: str, time: Array, position: Array) -> Iterator[LogFinding]:
     """Find angles and speeds that no joint reaches, for joints without a range."""
     reach = float(np.abs(position).max())
-    series = prepare(record, whole=True)
+    series = prepare_series(record, whole=True)
     if reach <= _TURNS or series is None or unit != RADIANS:
         return
     column = record.joints.index(joint)
-    speed = float(np.percentile(np.abs(series.moves(series.state[:, column])), 99)) / (series.stride * series.dt)
+    speed = float(np.percentile(np.abs(series.movement(series.state[:, column])), 99)) / (series.stride * series.dt)
     first = int(np.argmax(np.abs(position) > _TURNS))
     scale = np.array([unit.scale or 0.0 for unit in record.units.joints])
     together = int(np.sum(np.abs(series.state * scale).max(axis=0) > _TURNS))
@@ -148,7 +148,7 @@ def _impossible_angle(record: LogRecord, joint: str, unit: str, time: Array, pos
     )  # fmt: skip
 
 
-def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
+def _check_normalized(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
     limit = 100.0
     outside = np.flatnonzero((np.abs(values) > 1.05 * limit) | ((unit == PERCENT) & (values < -0.05 * limit)))
     if len(outside):
@@ -161,7 +161,7 @@ def _normalized(record: LogRecord, joint: str, unit: str, time: Array, values: A
         )  # fmt: skip
 
 
-def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
+def _check_saturation(record: LogRecord, joint: str, unit: str, time: Array, values: Array) -> Iterator[LogFinding]:
     """Find degrees that are often exactly ±100, the limits of LeRobot's normalized values."""
     at = np.flatnonzero(np.abs(values) == 100.0)
     if unit == DEGREES and np.abs(values).max() <= 100.0 and len(at) > max(2, _SATURATED * len(values)):
@@ -172,7 +172,7 @@ def _at_hundred(record: LogRecord, joint: str, unit: str, time: Array, values: A
         )  # fmt: skip
 
 
-def _too_small(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[LogFinding]:
+def _check_small_values(records: Sequence[LogRecord], ranges: Mapping[str, Array]) -> Iterator[LogFinding]:
     """Find a log in degrees or normalized values whose whole range is so small that it may be in radians."""
     first = records[0]
     units = {unit.unit for unit in first.units.joints}
@@ -205,4 +205,4 @@ def _unit_finding(
     remedy = f"--units {better}" if " " not in better else f"Import {joint} in {better}."
     if len({unit.unit for unit in record.units.joints}) > 1 and remedy.startswith("--"):
         remedy = f"--units with {better} for {joint}."
-    return in_episode(record, joint, begin, "unit", severity, evidence, remedy, **figures)
+    return make_finding(record, joint, begin, "unit", severity, evidence, remedy, **figures)

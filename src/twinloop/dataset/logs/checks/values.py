@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, in_episode
+from twinloop.dataset.logs.checks.finding import LogFinding, LogRecord, Severity, make_finding
 
 Array = NDArray[np.float64]
 
@@ -33,7 +33,7 @@ def check_numbers(record: LogRecord) -> Iterator[LogFinding]:
         for column, name in enumerate(columns[: values.shape[1]]):
             bad = np.flatnonzero(~np.isfinite(values[:, column]))
             if len(bad):
-                yield _at_row(
+                yield _finding_at_row(
                     "not_finite", "error", record, prefix + name, time, int(bad[0]),
                     f"{len(bad)} of {len(values)} values are no numbers, first {values[bad[0], column]} at frame "
                     f"{bad[0]}.",
@@ -52,20 +52,20 @@ def check_standstill(record: LogRecord) -> Iterator[LogFinding]:
             continue
         reach = float(np.ptp(action))
         if reach > 0 and np.ptp(state) == 0:
-            yield _at_row(
+            yield _finding_at_row(
                 "constant", "error", record, joint, record.time, 0,
                 f"reads {state[0]:.6g} in every frame while its command moves by {reach:.4g}.",
                 "Leave the joint out (--joints), or find its encoder's cable.", command_range=reach,
             )  # fmt: skip
         elif np.ptp(state) > 0:
-            yield from _frozen(record, joint, state, action, reach)
+            yield from _check_frozen(record, joint, state, action, reach)
 
 
-def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[LogFinding]:
+def _check_frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: float) -> Iterator[LogFinding]:
     """Find a standstill under a moving command that ends with a jump or lasts to the end, as of a frozen sensor."""
     steps = np.abs(np.diff(state))
     usual = float(np.percentile(steps, 99))
-    for first, stop in _runs(steps == 0):
+    for first, stop in _find_runs(steps == 0):
         lasts = float(record.time[stop] - record.time[first])
         moved = float(np.ptp(action[first : stop + 1]))
         jump = float(steps[stop]) if stop < len(steps) else 0.0
@@ -74,7 +74,7 @@ def _frozen(record: LogRecord, joint: str, state: Array, action: Array, reach: f
         to_the_end = stop == len(steps) and moved > 5 * _FROZEN_COMMAND * reach
         if jump > _FROZEN_JUMP * usual or to_the_end:
             end = "until the end" if to_the_end else f"and then jumps by {jump:.4g}"
-            yield _at_row(
+            yield _finding_at_row(
                 "frozen", "error" if not to_the_end else "warning", record, joint, record.time, first,
                 f"reads {state[first]:.6g} for {lasts:.3g} s {end}, while its command moves by {moved:.4g}.",
                 "Leave that part out: split the episode there.",
@@ -90,10 +90,10 @@ def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
         if len(series) < _FEWEST or not np.isfinite(series).all() or np.ptp(series) == 0:
             continue
         for extreme in (float(series.min()), float(series.max())):
-            found = _cut(series, extreme)
+            found = _find_cut_off(series, extreme)
             if found is not None:
                 row, count, visits = found
-                yield _at_row(
+                yield _finding_at_row(
                     "cut_off", "warning", record, joint, record.time, row,
                     f"stops at exactly {extreme:.6g} on {visits} visits, {count} frames in all: a limit or the end "
                     "of a range cuts it off.",
@@ -103,11 +103,11 @@ def check_cut_off(record: LogRecord) -> Iterator[LogFinding]:
                 )  # fmt: skip
 
 
-def _cut(series: Array, extreme: float) -> tuple[int, int, int] | None:
+def _find_cut_off(series: Array, extreme: float) -> tuple[int, int, int] | None:
     """Return first row, frames and visits at an extreme that clips a series; None if it does not."""
     steps = np.abs(np.diff(series))
     typical = float(np.median(steps[steps > 0]))
-    runs = [(a, b) for a, b in _runs(series == extreme) if b - a >= _CUT_RUN]
+    runs = [(a, b) for a, b in _find_runs(series == extreme) if b - a >= _CUT_RUN]
     # A joint that comes to rest is slow before; a clipped value reaches the limit at full speed.
     sharp = [
         (a, b)
@@ -134,7 +134,7 @@ def check_resolution(record: LogRecord) -> Iterator[LogFinding]:
         grain, reach = float(moves.min()), float(np.ptp(series))
         whole = np.abs(moves / grain - np.round(moves / grain)).max() < 0.05
         if whole and reach / grain < _COARSE:
-            yield _at_row(
+            yield _finding_at_row(
                 "coarse", "warning", record, joint, record.time, 0,
                 f"moves by {reach:.4g} in {reach / grain:.0f} steps of {grain:.4g}.",
                 "Move it further, or give the fit the encoder's resolution as noise.", grain=grain, range=reach,
@@ -165,17 +165,17 @@ def check_excitation(records: Sequence[LogRecord]) -> Iterator[LogFinding]:
         )  # fmt: skip
 
 
-def _runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
+def _find_runs(true: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """Return start and stop row of each run of True."""
     edges = np.diff(np.concatenate([[0], true.astype(np.int8), [0]]))
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
-def _at_row(
+def _finding_at_row(
     kind: str, severity: Severity, record: LogRecord, column: str, time: Array, row: int, evidence: str, remedy: str,
     **figures: float,
 ) -> LogFinding:  # fmt: skip
-    return in_episode(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
+    return make_finding(record, column, time[row], kind, severity, evidence, remedy, frame=float(row), **figures)
 
 
 # Jumps at a wrap-around in the log's own units: full turns, and the counts of encoders of 10 to 16 bits.
@@ -202,10 +202,10 @@ def check_jumps(record: LogRecord) -> Iterator[LogFinding]:
         for column, joint in enumerate(record.joints[: values.shape[1]]):
             good = np.isfinite(values[:, column])
             if good.sum() >= _FEWEST:
-                yield from _column(record, prefix + joint, time[good], values[good, column])
+                yield from _check_column(record, prefix + joint, time[good], values[good, column])
 
 
-def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | None:
+def find_wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | None:
     """Return name and size of the period by which a series ``(T,)`` wraps, and the rows after each wrap; else None."""
     steps = np.diff(series)
     for name, period in _PERIODS.items():
@@ -216,11 +216,11 @@ def wraps(series: NDArray[np.float64]) -> tuple[str, float, NDArray[np.intp]] | 
     return None
 
 
-def _column(
+def _check_column(
     record: LogRecord, name: str, time: NDArray[np.float64], series: NDArray[np.float64]
 ) -> Iterator[LogFinding]:
     joint = name.removeprefix("action/")
-    wrapped = wraps(series)
+    wrapped = find_wraps(series)
     if wrapped is not None:
         period, size, rows = wrapped
         yield LogFinding(
@@ -231,7 +231,7 @@ def _column(
             figures={"count": float(len(rows)), "period": size, "frame": float(rows[0])},
         )  # fmt: skip
         return
-    rows = _spikes(series)
+    rows = _find_spikes(series)
     if len(rows):
         row = int(rows[0])
         yield LogFinding(
@@ -243,7 +243,7 @@ def _column(
         )  # fmt: skip
 
 
-def _spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
+def _find_spikes(series: NDArray[np.float64]) -> NDArray[np.intp]:
     """Return the rows of single-frame outliers: a large step followed by a step back."""
     steps = np.diff(series)
     usual = float(np.percentile(np.abs(steps), 98))

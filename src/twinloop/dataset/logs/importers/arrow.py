@@ -54,14 +54,14 @@ def _files(path: Path) -> list[Path]:
     if not (path / "state.json").is_file():
         return [file for split in _splits(path) for file in _files(split)]
     entries = read_json(path / "state.json")["_data_files"]
-    return [layout.inside(path, "{name}", {"name": entry["filename"]}) for entry in entries]
+    return [layout.resolve_inside(path, "{name}", {"name": entry["filename"]}) for entry in entries]
 
 
 def _splits(path: Path) -> list[Path]:
     """Return the folders of the splits, in the order of ``dataset_dict.json`` or, if it is missing, by name."""
     listed = path / "dataset_dict.json"
     if listed.is_file():
-        return [layout.inside(path, "{split}", {"split": split}) for split in read_json(listed)["splits"]]
+        return [layout.resolve_inside(path, "{split}", {"split": split}) for split in read_json(listed)["splits"]]
     return sorted(state.parent for state in path.glob("*/state.json"))
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from twinloop.core.errors import LogError
 from twinloop.core.records import Source
 from twinloop.core.units import UnitMap
-from twinloop.dataset.lerobot.parquet import numbers, require_columns
+from twinloop.dataset.lerobot.parquet import column_to_floats, require_columns
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, frame_times, name_columns, resolve_units
 from twinloop.dataset.spec import INDEX_FEATURES
 
@@ -72,7 +72,7 @@ class EpisodeBuilder:
         if self._units is None:
             sample = state[:, state_columns]
             self._units = resolve_units(joints, self._options, where=self._where, sample=sample)
-        time = numbers(table["timestamp"], where=f"{where}: timestamp").reshape(-1)
+        time = column_to_floats(table["timestamp"], where=f"{where}: timestamp").reshape(-1)
         return RawEpisode(
             index=index,
             time=frame_times(time, self._fps),
@@ -87,7 +87,7 @@ class EpisodeBuilder:
         )
 
     def _matrix(self, table: pa.Table, key: str, where: str) -> np.ndarray:
-        values = numbers(table[key], where=f"{where}: {key}")
+        values = column_to_floats(table[key], where=f"{where}: {key}")
         return values[:, None] if values.ndim == 1 else values
 
 

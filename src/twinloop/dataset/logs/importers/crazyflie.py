@@ -22,7 +22,7 @@ from twinloop.core.errors import LogError
 from twinloop.core.records import LoggedSignal
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
-from twinloop.dataset.logs.importers.tables import bounded
+from twinloop.dataset.logs.importers.tables import require_readable_size
 
 SITE = "imu"
 _START, _VERSION, _CRC_BYTES = 0xBC, 2, 4
@@ -67,7 +67,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     signals: dict[str, LoggedSignal] = {}
     start = min((float(table.time[0]) for table in tables if len(table.time)), default=0.0)
     for table in tables:
-        for name, kind in _kinds(table.columns).items():
+        for name, kind in _find_signals(table.columns).items():
             columns, scale, unit, labels = kind
             values = np.stack([table.columns[column] for column in columns], axis=1) * scale
             signals[name] = LoggedSignal(time=table.time - start, values=values, columns=labels, unit=unit)
@@ -98,31 +98,31 @@ def read_events(path: Path) -> list[EventTable]:
     Raises:
         LogError: another format or version, an unknown variable type, a wrong checksum, or a truncated file.
     """
-    data = bounded(path, _MOST_BYTES).read_bytes()
+    data = require_readable_size(path, _MOST_BYTES).read_bytes()
     if len(data) < 5 + _CRC_BYTES or data[:3] != struct.pack("<BH", _START, _VERSION):
         raise LogError(f"{path} is no µSD log of a Crazyflie of version {_VERSION}.")
     body, (written,) = data[:-_CRC_BYTES], struct.unpack("<I", data[-_CRC_BYTES:])
     if zlib.crc32(body) != written:
         raise LogError(f"{path} is damaged or was cut off: its checksum differs. Copy it from the card again.")
     try:
-        types, position = _header(body)
-        return _records(body, types, position)
+        types, position = _read_header(body)
+        return _read_records(body, types, position)
     except (struct.error, ValueError, KeyError, IndexError) as error:
         raise LogError(f"{path} is damaged ({type(error).__name__}: {error}).") from error
 
 
-def _header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
+def _read_header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
     """Return name and record type of each event by id, and the offset of the first record."""
     (count,), position = struct.unpack_from("<H", body, 3), 5
     types: dict[int, tuple[str, np.dtype]] = {}
     for _ in range(count):
         (number,) = struct.unpack_from("<H", body, position)
-        name, position = _text(body, position + 2)
+        name, position = _read_text(body, position + 2)
         (variables,) = struct.unpack_from("<H", body, position)
         position += 2
         fields = [("id", "<u2"), ("time", "<u8")]
         for _ in range(variables):
-            text, position = _text(body, position)
+            text, position = _read_text(body, position)
             said = re.fullmatch(r"(.+)\((.)\)", text)
             if said is None or said[2] not in _TYPES:
                 raise ValueError(f"event {name} has a variable {text!r} of no known type")
@@ -131,12 +131,12 @@ def _header(body: bytes) -> tuple[dict[int, tuple[str, np.dtype]], int]:
     return types, position
 
 
-def _text(body: bytes, position: int) -> tuple[str, int]:
+def _read_text(body: bytes, position: int) -> tuple[str, int]:
     end = body.index(b"\0", position)
     return body[position:end].decode("ascii"), end + 1
 
 
-def _records(body: bytes, types: dict[int, tuple[str, np.dtype]], position: int) -> list[EventTable]:
+def _read_records(body: bytes, types: dict[int, tuple[str, np.dtype]], position: int) -> list[EventTable]:
     """Return the records by event type; with several types, records are found one after another."""
     if len(types) == 1:
         ((number, (name, dtype)),) = types.items()
@@ -144,26 +144,28 @@ def _records(body: bytes, types: dict[int, tuple[str, np.dtype]], position: int)
         rows = np.frombuffer(body, dtype, count, position)
         if rest or (rows["id"] != number).any():
             raise ValueError("the records do not fill the file")
-        return [_table(name, rows)]
+        return [_event_table(name, rows)]
     starts: dict[int, list[int]] = {number: [] for number in types}
     while position < len(body):
         (number,) = struct.unpack_from("<H", body, position)
         starts[number].append(position)
         position += types[number][1].itemsize
-    return [_table(types[number][0], _gather(body, types[number][1], at)) for number, at in starts.items()]
+    return [
+        _event_table(types[number][0], _gather_records(body, types[number][1], at)) for number, at in starts.items()
+    ]
 
 
-def _gather(body: bytes, dtype: np.dtype, starts: Iterable[int]) -> NDArray:
+def _gather_records(body: bytes, dtype: np.dtype, starts: Iterable[int]) -> NDArray:
     return np.frombuffer(b"".join(body[at : at + dtype.itemsize] for at in starts), dtype)
 
 
-def _table(name: str, rows: NDArray) -> EventTable:
+def _event_table(name: str, rows: NDArray) -> EventTable:
     names = [field for field in rows.dtype.names or () if field not in ("id", "time")]
     columns = {field: rows[field].astype(np.float64) for field in names}
     return EventTable(name=name, time=rows["time"].astype(np.float64) * 1e-6, columns=columns)
 
 
-def _kinds(columns: dict[str, NDArray[np.float64]]) -> dict[str, tuple[list[str], float, str, tuple[str, ...]]]:
+def _find_signals(columns: dict[str, NDArray[np.float64]]) -> dict[str, tuple[list[str], float, str, tuple[str, ...]]]:
     """Return the signals in an event's columns: their columns, factor to SI, unit and labels."""
     known = {
         f"angular_velocity/{SITE}": ("gyro", _AXES, math.pi / 180, "rad/s"),

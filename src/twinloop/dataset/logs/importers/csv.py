@@ -33,9 +33,17 @@ from numpy.typing import NDArray
 
 from twinloop.core.errors import LogError, UnitsError, UnknownNameError
 from twinloop.core.units import UnitMap, require_joints, split_unit
-from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units, stated_unit
-from twinloop.dataset.logs.importers.table_description import describe
-from twinloop.dataset.logs.importers.tables import COMMANDS, KNOWN, ColumnLayout, SignalColumns, bounded, build, numbers
+from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, parse_unit, resolve_units
+from twinloop.dataset.logs.importers.table_description import read_description
+from twinloop.dataset.logs.importers.tables import (
+    COMMANDS,
+    KNOWN,
+    ColumnLayout,
+    SignalColumns,
+    build_episodes,
+    column_numbers,
+    require_readable_size,
+)
 
 _TIMES = {"time_s": 1.0, "time_ms": 1e-3}
 _JOINT_SIGNALS = {"velocity": ("joint_velocity", "rad/s"), "torque": ("joint_torque", "N·m")}
@@ -56,47 +64,47 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         UnitsError: a joint's unit is missing or contradictory: in its two columns, a suffix, the ``units`` line or the
             caller's options.
     """
-    header, body = _split(path)
-    described = describe(path, options)
+    header, body = _read_header(path)
+    described = read_description(path, options)
     if described is not None:
-        return build(path, _parse(path, body, described.delimiter), described.layout(options), options)
+        return build_episodes(path, _parse(path, body, described.delimiter), described.column_layout(options), options)
     table = _parse(path, body)
     if not table.num_rows:
         raise LogError(f"{path} is empty: it has no rows.")
-    return build(path, table, _layout(path, header, table, options), options)
+    return build_episodes(path, table, _build_layout(path, header, table, options), options)
 
 
-def _layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:
+def _build_layout(path: Path, header: Mapping[str, str], table: pa.Table, options: LogOptions) -> ColumnLayout:
     """Return the meaning of the columns from their names and the header lines."""
     command = header.get("command", "position")
     if command not in COMMANDS:
         raise UnknownNameError("command", command, COMMANDS, where=f"the command line of {path}")
-    signals = signal_columns(path, table.column_names)
+    signals = find_signal_columns(path, table.column_names)
     free = any(not name.startswith("joint_") for name in signals)
     suffixed = _joint_units(path, table.column_names, command, alone=free)
     joints = list(options.joints) if options.joints is not None else list(suffixed)
     require_joints(joints, list(suffixed), where=str(path))
-    time, scale = _time(path, table)
+    time, scale = _find_time_column(path, table)
     state = tuple(f"state/{joint}{suffixed[joint]}" for joint in joints)
-    sample = np.stack([numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
+    sample = np.stack([column_numbers(path, table, column) for column in state], axis=1) if state else np.empty((0, 0))
     chosen = {joint: suffixed[joint] for joint in joints}
     suffix = {joint: "" if command == "torque" else chosen[joint] for joint in joints}
     return ColumnLayout(
         time=time,
         time_scale=scale,
         episode="episode" if "episode" in table.column_names else None,
-        units=_units(path, header, chosen, options, sample=sample),
+        units=_resolve_joint_units(path, header, chosen, options, sample=sample),
         state=state,
         action=() if command == "none" else tuple(f"action/{joint}{suffix[joint]}" for joint in joints),
         command=command if joints else "none",
-        signals=_of_joints(signals, joints),
-        conditions=_conditions(path, header),
+        signals=_select_joint_signals(signals, joints),
+        conditions=_parse_conditions(path, header),
         task=header.get("task", ""),
         robot_type=header.get("robot", ""),
     )
 
 
-def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
+def _select_joint_signals(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> dict[str, SignalColumns]:
     """Return the signals; joint signals only for the selected joints."""
     found: dict[str, SignalColumns] = {}
     for name, columns in signals.items():
@@ -107,7 +115,7 @@ def _of_joints(signals: Mapping[str, SignalColumns], joints: Sequence[str]) -> d
     return found
 
 
-def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
+def find_signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumns]:
     """Return the signals that the column names define, in SI.
 
     Raises:
@@ -135,7 +143,7 @@ def signal_columns(path: Path, columns: Sequence[str]) -> dict[str, SignalColumn
     return signals
 
 
-def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
+def _parse_conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
     """Parse the ``conditions`` line (``mass_kg=0.5, firmware_kp=200``) to values in SI."""
     found: dict[str, float] = {}
     for item in filter(None, (part.strip() for part in header.get("conditions", "").split(","))):
@@ -148,10 +156,12 @@ def _conditions(path: Path, header: Mapping[str, str]) -> dict[str, float]:
     return found
 
 
-def _split(path: Path) -> tuple[dict[str, str], str]:
+def _read_header(path: Path) -> tuple[dict[str, str], str]:
     """Return the ``# key: value`` lines at the top as a dict, and the rest of the file."""
     try:
-        lines = bounded(path).read_text(encoding="utf-8-sig").splitlines()  # Excel begins with a byte-order mark
+        lines = (
+            require_readable_size(path).read_text(encoding="utf-8-sig").splitlines()
+        )  # Excel begins with a byte-order mark
     except UnicodeDecodeError as error:
         raise LogError(f"{path} is not text ({error}).") from error
     comments = []
@@ -197,7 +207,7 @@ def _joint_units(path: Path, columns: Sequence[str], command: str, *, alone: boo
     return found["state"]
 
 
-def _units(
+def _resolve_joint_units(
     path: Path,
     header: Mapping[str, str],
     suffixed: Mapping[str, str],
@@ -208,20 +218,27 @@ def _units(
     joints = list(suffixed)
     if not joints:
         return UnitMap(joints=(), source="a body without joints")
-    line, suffixes = _stated(header, joints), {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix}
-    _agree(path, line, "its units line", suffixes, "the suffix of its columns")
+    line, suffixes = (
+        _parse_units_line(header, joints),
+        {joint: suffix[1:] for joint, suffix in suffixed.items() if suffix},
+    )
+    _require_same_units(path, line, "its units line", suffixes, "the suffix of its columns")
     stated = line | suffixes
     complete = len(stated) == len(joints)
     if options.units is None and complete:
         if options.calibration is None:
-            return UnitMap(joints=tuple(stated_unit(joint, stated[joint]) for joint in joints), source="log header")
+            return UnitMap(joints=tuple(parse_unit(joint, stated[joint]) for joint in joints), source="log header")
         options = replace(options, units=[stated[joint] for joint in joints])
     resolved = resolve_units(joints, options, where=str(path), sample=sample)
-    _agree(path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "what was given with it")
+    _require_same_units(
+        path, stated, "the file", {unit.joint: unit.unit for unit in resolved.joints}, "what was given with it"
+    )
     return resolved
 
 
-def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str) -> None:
+def _require_same_units(
+    path: Path, one: Mapping[str, str], says: str, other: Mapping[str, str], contradicts: str
+) -> None:
     """Check that two statements of joint units do not differ."""
     for joint in one:
         if joint in other and one[joint] != other[joint]:
@@ -231,7 +248,7 @@ def _agree(path: Path, one: Mapping[str, str], says: str, other: Mapping[str, st
             )
 
 
-def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
+def _parse_units_line(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
     """Return the unit of each joint from the ``units`` line; ``JOINT=UNIT`` overrides the unit for all."""
     items = [item.strip() for item in header.get("units", "").split(",") if item.strip()]
     general = {joint: item for item in items if "=" not in item for joint in joints}
@@ -239,7 +256,7 @@ def _stated(header: Mapping[str, str], joints: Sequence[str]) -> dict[str, str]:
     return general | {joint.strip(): unit.strip() for joint, unit in pairs if joint.strip() in joints}
 
 
-def _time(path: Path, table: pa.Table) -> tuple[str, float]:
+def _find_time_column(path: Path, table: pa.Table) -> tuple[str, float]:
     for name, scale in _TIMES.items():
         if name in table.column_names:
             return name, scale

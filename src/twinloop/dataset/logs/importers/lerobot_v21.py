@@ -37,7 +37,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         action_names=flat_names(features.get(options.action_key, {}).get("names")),
         state_names=flat_names(features.get(options.state_key, {}).get("names")),
         fps=info.get("fps"),
-        units=_units(path),
+        units=_read_units(path),
         robot_type=str(info.get("robot_type") or ""),
         present=features,
     )
@@ -45,7 +45,7 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     for row in _episode_rows(path, info):
         index = row["episode_index"]
         values = {"episode_chunk": index // info.get("chunks_size", 1000), "episode_index": index}
-        file = layout.inside(path, info["data_path"], values)
+        file = layout.resolve_inside(path, info["data_path"], values)
         if file.is_file():
             task = (row.get("tasks") or [""])[0]
             episodes.append(builder.build(index, read_table(file, builder.columns), task=task))
@@ -64,12 +64,12 @@ def _episode_rows(path: Path, info: dict[str, Any]) -> list[dict[str, Any]]:
         raise LogError(str(error)) from error
 
 
-def _units(path: Path) -> UnitMap | None:
+def _read_units(path: Path) -> UnitMap | None:
     """Read the unit map of a twinloop export, if there is one."""
     file = path / layout.UNIT_MAP
     if not file.is_file():
         return None
-    with layout.understood(str(file)):
+    with layout.wrap_parse_errors(str(file)):
         return UnitMap.from_json(read_json(file))
 
 

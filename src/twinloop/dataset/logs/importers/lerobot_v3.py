@@ -12,7 +12,7 @@ from twinloop.dataset.lerobot import layout
 from twinloop.dataset.lerobot.reader import DatasetReader
 from twinloop.dataset.logs.importers.columns import EpisodeBuilder
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode
-from twinloop.dataset.signals import generated_signals, restored
+from twinloop.dataset.signals import read_generated_signals, restore_episode
 
 
 def recognizes(path: Path) -> bool:
@@ -34,7 +34,10 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         raise LogError(f"{path} has no episodes.")
     if options.joints is None and all(reader.has_log(index) for index in range(len(reader))):
         given = options.units if isinstance(options.units, UnitMap) else None
-        return [_said(RawEpisode.of(restored(reader, index, units=given)), options) for index in range(len(reader))]
+        return [
+            _replace_metadata(RawEpisode.of(restore_episode(reader, index, units=given)), options)
+            for index in range(len(reader))
+        ]
     builder = EpisodeBuilder(
         str(path),
         options,
@@ -45,10 +48,10 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         robot_type=str(reader.info.get("robot_type") or ""),
         present=reader.info["features"],
     )
-    return [_episode(reader, builder, index) for index in range(len(reader))]
+    return [_build_episode(reader, builder, index) for index in range(len(reader))]
 
 
-def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
+def _replace_metadata(episode: RawEpisode, options: LogOptions) -> RawEpisode:
     """Return the episode with its metadata replaced by the caller's where given."""
     return replace(
         episode,
@@ -58,12 +61,12 @@ def _said(episode: RawEpisode, options: LogOptions) -> RawEpisode:
     )
 
 
-def _episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
+def _build_episode(reader: DatasetReader, builder: EpisodeBuilder, index: int) -> RawEpisode:
     task = (reader.row(index).get("tasks") or [""])[0]
-    ours = reader.ours and not reader.appended(index)
+    ours = reader.ours and not reader.is_appended(index)
     source = reader.provenance(index).source if ours else "real"
     episode = builder.build(index, reader.frames_table(index, builder.columns), task=task, source=source)
-    return replace(episode, signals=generated_signals(reader, index)) if ours else episode
+    return replace(episode, signals=read_generated_signals(reader, index)) if ours else episode
 
 
 IMPORTER = Importer(name="lerobot-v3.0", recognizes=recognizes, read=read)

@@ -1,7 +1,7 @@
 """Define the protocol of importers, the caller's options, and the raw episode that an importer returns.
 
-`RawEpisode.episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid one. Checks of
-defects read the raw one, because `Episode` refuses defects.
+`RawEpisode.to_episode` converts a raw episode to the `Episode` of all other packages and refuses an invalid one. Checks
+of defects read the raw one, because `Episode` refuses defects.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class RawEpisode:
     def __len__(self) -> int:
         return len(self.time)
 
-    def episode(self) -> Episode:
+    def to_episode(self) -> Episode:
         """Return the checked episode. A command with its own time is valid from then until the next one.
 
         Frames before the first command are removed, because their command is unknown.
@@ -67,7 +67,7 @@ class RawEpisode:
         Raises:
             LogError: as `Episode`; commands whose times do not increase, or none before the last frame.
         """
-        shared = self._shared()
+        shared = self._shared_fields()
         if self.action_time is None or self.command == "none":
             return Episode(time=self.time, action=self.action, state=self.state, **shared)
         where = f"Episode {self.index} of {self.origin or 'the log'}"
@@ -81,7 +81,7 @@ class RawEpisode:
             )
         return Episode(time=self.time[begun], action=self.action[held[begun]], state=self.state[begun], **shared)
 
-    def _shared(self) -> dict[str, Any]:
+    def _shared_fields(self) -> dict[str, Any]:
         return {
             "index": self.index,
             "units": self.units,
@@ -181,7 +181,7 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
         by_name = {unit.joint: unit for unit in options.units.joints}
         return UnitMap(joints=tuple(by_name[joint] for joint in joints), source=options.units.source)
     if options.units is None:
-        raise UnitsError(_question(joints, where, sample))
+        raise UnitsError(_format_units_question(joints, where, sample))
     units = [options.units] * len(joints) if isinstance(options.units, str) else list(options.units)
     if len(units) != len(joints):
         raise UnitsError(
@@ -190,10 +190,10 @@ def resolve_units(joints: Sequence[str], options: LogOptions, *, where: str, sam
         )
     if options.calibration is not None:
         return calibrated_units(read_calibration(options.calibration), joints, units, source=str(options.calibration))
-    return UnitMap(joints=tuple(map(stated_unit, joints, units)), source="given with the log")
+    return UnitMap(joints=tuple(map(parse_unit, joints, units)), source="given with the log")
 
 
-def stated_unit(joint: str, unit: str) -> JointUnit:
+def parse_unit(joint: str, unit: str) -> JointUnit:
     """Return the joint unit of a unit name; scale and offset are None for normalized values.
 
     Raises:
@@ -243,7 +243,7 @@ def frame_times(timestamps: NDArray[np.float64], fps: float | None = None) -> ND
     return nominal if np.abs(nominal - timestamps).max() < _NOMINAL_TOLERANCE_S else timestamps
 
 
-def _question(joints: Sequence[str], where: str, sample: NDArray[np.float64]) -> str:
+def _format_units_question(joints: Sequence[str], where: str, sample: NDArray[np.float64]) -> str:
     low, high = np.nanmin(sample, axis=0), np.nanmax(sample, axis=0)
     rows = list(zip(joints, low, high, strict=True))
     spans = ", ".join(f"{joint} {a:.3g} to {b:.3g}" for joint, a, b in rows[:_SHOWN])

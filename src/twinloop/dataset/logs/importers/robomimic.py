@@ -26,7 +26,7 @@ from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset import robomimic_layout as names
 from twinloop.dataset.logs.importers import robomimic_stored as stored
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, name_columns, resolve_units
-from twinloop.dataset.logs.importers.tables import signal, unit_map
+from twinloop.dataset.logs.importers.tables import make_signal, make_unit_map
 
 Array = NDArray[np.float64]
 Kind = Literal["position", "torque", "none"]
@@ -54,21 +54,23 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
     """
     with _open(path) as file:
         try:
-            return _episodes(path, file, options)
+            return _read_episodes(path, file, options)
         except (OSError, KeyError, ValueError, TypeError, AttributeError, RuntimeError) as error:
             raise LogError(f"{path} is damaged or no file of robomimic ({type(error).__name__}: {error}).") from error
 
 
-def _episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
-    demos = stored.member(file, "data", str(path)) if "data" in file else None
+def _read_episodes(path: Path, file: Any, options: LogOptions) -> list[RawEpisode]:
+    demos = stored.get_member(file, "data", str(path)) if "data" in file else None
     if demos is None or not hasattr(demos, "keys"):
         has = ", ".join(file) or "nothing"
         raise LogError(f"{path} has no group data, as robomimic's files have. It has: {has}.")
-    env, about = _env(path, demos), stored.document(demos, names.OURS, str(path))
-    found = sorted((name for name in demos if name.startswith("demo")), key=_number)
+    env, about = _read_env(path, demos), stored.read_json_attribute(demos, names.OURS, str(path))
+    found = sorted((name for name in demos if name.startswith("demo")), key=_demo_number)
     if about:
-        return [_own(path, name, stored.member(demos, name, str(path)), about, options) for name in found]
-    return [_episode(path, name, stored.member(demos, name, str(path)), env, options) for name in found]
+        return [
+            _read_own_episode(path, name, stored.get_member(demos, name, str(path)), about, options) for name in found
+        ]
+    return [_read_episode(path, name, stored.get_member(demos, name, str(path)), env, options) for name in found]
 
 
 @contextmanager
@@ -82,25 +84,25 @@ def _open(path: Path) -> Iterator[Any]:
         yield file
 
 
-def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: LogOptions) -> RawEpisode:
+def _read_episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: LogOptions) -> RawEpisode:
     where = f"{path}#{name}"
-    observations = stored.member(demo, "obs", where) if "obs" in demo else {}
+    observations = stored.get_member(demo, "obs", where) if "obs" in demo else {}
     key = options.state_key if options.state_key in observations else _STATE
     if key not in observations:
         has = ", ".join(sorted(observations)) or "none"
         raise LogError(f"{where} has no obs/{_STATE}, the joints' positions. Its observations are: {has}.")
-    state = stored.matrix(observations, key, where)
+    state = stored.read_matrix(observations, key, where)
     time = np.arange(len(state)) / env["rate"]
-    joints = _joints(state.shape[1], options, where)
-    actions = stored.matrix(demo, "actions", where)
-    command, values, note = _command(actions, state, env)
+    joints = _joint_names(state.shape[1], options, where)
+    actions = stored.read_matrix(demo, "actions", where)
+    command, values, note = _interpret_action(actions, state, env)
     units = (
-        unit_map(dict.fromkeys(joints, RADIANS), source="robosuite's observations")
+        make_unit_map(dict.fromkeys(joints, RADIANS), source="robosuite's observations")
         if options.units is None
         else resolve_units(joints, options, where=str(path), sample=state)
     )
     return RawEpisode(
-        index=_number(name),
+        index=_demo_number(name),
         time=time,
         action=values,
         state=state,
@@ -110,20 +112,20 @@ def _episode(path: Path, name: str, demo: Any, env: Mapping[str, Any], options: 
         origin=options.origin or where,
         robot_type=options.robot_type or str(env["robot"]),
         command=command,
-        signals=_signals(observations, time, joints, where),
+        signals=_read_signals(observations, time, joints, where),
         notes=(f"{env['rate']:g} Hz {env['rate_from']}", note),
-        simulation=stored.simulation(demo, where),
+        simulation=stored.read_simulation(demo, where),
     )
 
 
-def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
+def _read_own_episode(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: LogOptions) -> RawEpisode:
     """Return a demonstration exported by twinloop, with the unscaled values of its dataset."""
     if not isinstance(about.get("schema"), int) or about["schema"] > names.SCHEMA:
         raise LogError(f"{path} was written by a newer version (schema {about.get('schema')}). Upgrade twinloop.")
     where = f"{path}#{name}"
-    ours, said = stored.member(demo, names.OURS, where), stored.document(demo, names.OURS, where)
+    ours, said = stored.get_member(demo, names.OURS, where), stored.read_json_attribute(demo, names.OURS, where)
     inside = f"{where}/{names.OURS}"
-    action, state = (stored.matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
+    action, state = (stored.read_matrix(ours, key, inside) for key in (names.ACTION, names.STATE))
     joints, columns = name_columns(about["action_columns"], action.shape[1], options, where=where)
     known: dict[str, Any] | None = about["units"]
     units = (
@@ -133,8 +135,8 @@ def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: Lo
     )
     record = said.get("provenance", {})
     return RawEpisode(
-        index=_number(name),
-        time=stored.array(ours, names.TIME, inside),
+        index=_demo_number(name),
+        time=stored.read_array(ours, names.TIME, inside),
         action=action[:, columns],
         state=state[:, columns],
         units=units,
@@ -143,12 +145,12 @@ def _own(path: Path, name: str, demo: Any, about: Mapping[str, Any], options: Lo
         origin=options.origin or where,
         robot_type=options.robot_type or about["robot_type"],
         command=about["command"],
-        simulation=stored.simulation(demo, where),
+        simulation=stored.read_simulation(demo, where),
         notes=(f"exported by twinloop: times and numbers as in its dataset, {about['fps']:g} Hz",),
     )
 
 
-def _joints(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
+def _joint_names(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
     """Return the caller's joint names, or ``joint1``, ``joint2``, … in robosuite's order."""
     if options.joints is None:
         return tuple(f"joint{i + 1}" for i in range(width))
@@ -157,7 +159,7 @@ def _joints(width: int, options: LogOptions, where: str) -> tuple[str, ...]:
     return tuple(options.joints)
 
 
-def _command(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind, Array, str]:
+def _interpret_action(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind, Array, str]:
     """Return command type, commanded values per joint ``(T, n)``, and a note, according to the controller."""
     name, arm = str(env["arm"].get("type", "")), env["arm"]
     joints = state.shape[1]
@@ -166,39 +168,43 @@ def _command(actions: Array, state: Array, env: Mapping[str, Any]) -> tuple[Kind
     limits = [arm.get(f"{side}_{end}") for side in ("input", "output") for end in ("min", "max")]
     known = actions.shape[1] >= joints and None not in limits
     if name == "JOINT_POSITION" and known:
-        return "position", state + _rescaled(actions[:, :joints], limits), f"actions are steps of position ({name})"
+        return (
+            "position",
+            state + _rescale_inputs(actions[:, :joints], limits),
+            f"actions are steps of position ({name})",
+        )
     if name == "JOINT_TORQUE" and known and arm.get("use_torque_compensation") is False:
-        return "torque", _rescaled(actions[:, :joints], limits), f"actions are torques ({name})"
+        return "torque", _rescale_inputs(actions[:, :joints], limits), f"actions are torques ({name})"
     why = f"actions are inputs of {name or 'an unnamed controller'}, from which no joint's command follows: left out"
     return "none", np.zeros_like(state), why
 
 
-def _rescaled(values: Array, limits: list[Any]) -> Array:
+def _rescale_inputs(values: Array, limits: list[Any]) -> Array:
     """Clip inputs to the input range and scale them to the output range."""
     low, high, least, most = (np.asarray(limit, dtype=np.float64) for limit in limits)
     return (np.clip(values, low, high) - low) / (high - low) * (most - least) + least
 
 
-def _signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, LoggedSignal]:
+def _read_signals(observations: Any, time: Array, joints: tuple[str, ...], where: str) -> dict[str, LoggedSignal]:
     """Return joint velocities, and poses of hand and objects with robosuite's xyzw quaternions converted to wxyz."""
     found: dict[str, LoggedSignal] = {}
     if "robot0_joint_vel" in observations:
-        values = stored.matrix(observations, "robot0_joint_vel", where)
-        found["joint_velocity"] = signal(time, values, joints, "rad/s")
+        values = stored.read_matrix(observations, "robot0_joint_vel", where)
+        found["joint_velocity"] = make_signal(time, values, joints, "rad/s")
     for key in sorted(observations):
         body = key.removesuffix("_pos")
         if body == key or f"{body}_quat" not in observations:
             continue
-        position, xyzw = (stored.matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
+        position, xyzw = (stored.read_matrix(observations, f"{body}_{part}", where) for part in ("pos", "quat"))
         if position.shape[1:] == (3,) and xyzw.shape[1:] == (4,):
             values = np.concatenate([position, np.roll(xyzw, 1, axis=1)], axis=1)
-            found[f"pose/{body}"] = signal(time, values, _POSE, "")
+            found[f"pose/{body}"] = make_signal(time, values, _POSE, "")
     return found
 
 
-def _env(path: Path, demos: Any) -> dict[str, Any]:
+def _read_env(path: Path, demos: Any) -> dict[str, Any]:
     """Return the required content of ``env_args``."""
-    said = stored.document(demos, "env_args", str(path))
+    said = stored.read_json_attribute(demos, "env_args", str(path))
     settings = said.get("env_kwargs") or {}
     controller = settings.get("controller_configs") or {}
     parts = controller.get("body_parts") or {}  # robosuite since 1.5: a composite of parts
@@ -216,7 +222,7 @@ def _env(path: Path, demos: Any) -> dict[str, Any]:
     }
 
 
-def _number(name: str) -> int:
+def _demo_number(name: str) -> int:
     digits = name.rpartition("_")[2]
     return int(digits) if digits.isdigit() else 0
 

@@ -23,7 +23,7 @@ _MOST_TEXT = 1 << 26  # characters of one attribute: 64 MiB, a thousand times th
 _PLAIN = "fiub"  # numeric kinds of dtype; other kinds may refer to other objects
 
 
-def member(group: Any, key: str, where: str) -> Any:
+def get_member(group: Any, key: str, where: str) -> Any:
     """Return the member of a group, only if it is in the same file.
 
     Raises:
@@ -40,22 +40,22 @@ def member(group: Any, key: str, where: str) -> Any:
     return found
 
 
-def array(group: Any, key: str, where: str) -> Array:
+def read_array(group: Any, key: str, where: str) -> Array:
     """Read a numeric array ``(T, …)`` as float64.
 
     Raises:
         LogError: it is missing, in another file, too large, or not numeric.
     """
-    return np.asarray(_checked(group, key, where)[()], dtype=np.float64)
+    return np.asarray(_require_plain_array(group, key, where)[()], dtype=np.float64)
 
 
-def matrix(group: Any, key: str, where: str) -> Array:
-    """Read a numeric array as `array` does, and flatten each frame: ``(T, k)``."""
-    values = array(group, key, where)
+def read_matrix(group: Any, key: str, where: str) -> Array:
+    """Read a numeric array as `read_array` does, and flatten each frame: ``(T, k)``."""
+    values = read_array(group, key, where)
     return values.reshape(len(values), int(np.prod(values.shape[1:])))
 
 
-def text(owner: Any, key: str, where: str) -> str:
+def read_text_attribute(owner: Any, key: str, where: str) -> str:
     """Return a text attribute, "" without one.
 
     Raises:
@@ -71,14 +71,14 @@ def text(owner: Any, key: str, where: str) -> str:
     return value
 
 
-def document(owner: Any, key: str, where: str) -> dict[str, Any]:
+def read_json_attribute(owner: Any, key: str, where: str) -> dict[str, Any]:
     """Return an attribute that is a JSON object, empty without one.
 
     Raises:
         LogError: it is not a JSON object.
     """
     try:
-        value = parse_json(text(owner, key, where) or "{}", where=f"{where}: the attribute {key}")
+        value = parse_json(read_text_attribute(owner, key, where) or "{}", where=f"{where}: the attribute {key}")
     except DocumentError as error:
         raise LogError(str(error)) from error
     if not isinstance(value, dict):
@@ -86,23 +86,23 @@ def document(owner: Any, key: str, where: str) -> dict[str, Any]:
     return value
 
 
-def simulation(demo: Any, where: str) -> StoredSimulation | None:
+def read_simulation(demo: Any, where: str) -> StoredSimulation | None:
     """Return model and states of a demonstration; None if either is missing.
 
     Raises:
-        LogError: as `array` and `text`, or the last state has another shape than the others.
+        LogError: as `read_array` and `read_text_attribute`, or the last state has another shape than the others.
     """
-    model = text(demo, "model_file", where)
+    model = read_text_attribute(demo, "model_file", where)
     if not model or "states" not in demo:
         return None
-    states = matrix(demo, "states", where)
+    states = read_matrix(demo, "states", where)
     if not states.size:
         return None
     if names.OURS not in demo:
         return StoredSimulation(model=model, states=states)
-    ours, inside = member(demo, names.OURS, where), f"{where}/{names.OURS}"
+    ours, inside = get_member(demo, names.OURS, where), f"{where}/{names.OURS}"
     if names.LAST_STATE in ours:
-        last = array(ours, names.LAST_STATE, inside)
+        last = read_array(ours, names.LAST_STATE, inside)
         if last.shape != states.shape[1:]:
             raise LogError(f"{inside}/{names.LAST_STATE} has shape {last.shape}; states have {states.shape}.")
         states = np.concatenate([states, last[None]])
@@ -111,29 +111,29 @@ def simulation(demo: Any, where: str) -> StoredSimulation | None:
         model=model,
         states=states,
         spec=int(ours.attrs.get("spec", 0)),
-        controls=array(ours, names.CONTROLS, inside) if names.CONTROLS in ours else None,
-        assets=_assets(ours, inside),
+        controls=read_array(ours, names.CONTROLS, inside) if names.CONTROLS in ours else None,
+        assets=_read_assets(ours, inside),
         notes=tuple(map(str, json.loads(notes))),
     )
 
 
-def _assets(ours: Any, where: str) -> Mapping[str, bytes]:
+def _read_assets(ours: Any, where: str) -> Mapping[str, bytes]:
     if names.ASSETS not in ours:
         return {}
-    group = member(ours, names.ASSETS, where)
-    return {name: _bytes(group, name, f"{where}/{names.ASSETS}") for name in group}
+    group = get_member(ours, names.ASSETS, where)
+    return {name: _read_bytes(group, name, f"{where}/{names.ASSETS}") for name in group}
 
 
-def _bytes(group: Any, name: str, where: str) -> bytes:
-    stored = _checked(group, name, where)
+def _read_bytes(group: Any, name: str, where: str) -> bytes:
+    stored = _require_plain_array(group, name, where)
     if stored.dtype != np.uint8 or stored.ndim != 1:
         raise LogError(f"{where}/{name} is {stored.dtype} of shape {stored.shape}; a model's file is bytes.")
     return stored[()].tobytes()
 
 
-def _checked(group: Any, key: str, where: str) -> Any:
+def _require_plain_array(group: Any, key: str, where: str) -> Any:
     """Return an HDF5 dataset after checking that its numbers are in this file and not too many."""
-    stored = member(group, key, where)
+    stored = get_member(group, key, where)
     if not hasattr(stored, "dtype"):
         raise LogError(f"{where}/{key} is a group where an array should be.")
     if stored.dtype.kind not in _PLAIN:

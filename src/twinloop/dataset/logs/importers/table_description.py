@@ -31,7 +31,7 @@ from typing import Any
 from twinloop.core.errors import InputError, UnitsError, UnknownNameError
 from twinloop.core.units import UnitMap, split_unit
 from twinloop.core.yaml_documents import load_yaml
-from twinloop.dataset.logs.importers.protocol import LogOptions, stated_unit
+from twinloop.dataset.logs.importers.protocol import LogOptions, parse_unit
 from twinloop.dataset.logs.importers.tables import (
     COMMANDS,
     KNOWN,
@@ -65,7 +65,7 @@ class TableDescription:
             raise InputError(f"{self.path}: delimiter is {_short(delimiter)}; give one character.")
         return delimiter
 
-    def layout(self, options: LogOptions) -> ColumnLayout:
+    def column_layout(self, options: LogOptions) -> ColumnLayout:
         """Return the meaning of the table's columns.
 
         Raises:
@@ -75,30 +75,30 @@ class TableDescription:
             LogError: a signal whose columns or unit do not fit its name.
         """
         said = self.said
-        command: Command = _one_of(said.get("command", "position"), COMMANDS, "command", self.path)
-        joints = _mapping(said.get("joints", {}), "joints", self.path)
+        command: Command = _require_one_of(said.get("command", "position"), COMMANDS, "command", self.path)
+        joints = _require_mapping(said.get("joints", {}), "joints", self.path)
         if options.joints is not None:
-            joints = {name: joints[name] for name in _wanted(options.joints, joints, self.path)}
-        rows = {name: _joint(name, row, command, self.path) for name, row in joints.items()}
-        time, scale = _time(said, self.path)
+            joints = {name: joints[name] for name in _require_joints(options.joints, joints, self.path)}
+        rows = {name: _parse_joint(name, row, command, self.path) for name, row in joints.items()}
+        time, scale = _parse_time(said, self.path)
         torques = command == "torque"
         return ColumnLayout(
             time=time,
             time_scale=scale,
-            episode=_text(said["episode"], "episode", self.path) if "episode" in said else None,
-            units=UnitMap(joints=tuple(stated_unit(n, row["unit"]) for n, row in rows.items()), source=self.path.name),
+            episode=_require_text(said["episode"], "episode", self.path) if "episode" in said else None,
+            units=UnitMap(joints=tuple(parse_unit(n, row["unit"]) for n, row in rows.items()), source=self.path.name),
             state=tuple(row["state"] for row in rows.values()),
             action=() if command == "none" else tuple(row["action"] for row in rows.values()),
             command=command if rows else "none",
-            action_scale=tuple(_torque(row, n, self.path) for n, row in rows.items()) if torques else (),
-            signals=_joint_signals(rows, self.path) | _signals(said, self.path),
-            conditions=_conditions(said, self.path),
-            task=_text(said.get("task", ""), "task", self.path),
-            robot_type=_text(said.get("robot", ""), "robot", self.path),
+            action_scale=tuple(_torque_factor(row, n, self.path) for n, row in rows.items()) if torques else (),
+            signals=_parse_joint_signals(rows, self.path) | _parse_signals(said, self.path),
+            conditions=_parse_conditions(said, self.path),
+            task=_require_text(said.get("task", ""), "task", self.path),
+            robot_type=_require_text(said.get("robot", ""), "robot", self.path),
         )
 
 
-def describe(path: Path, options: LogOptions) -> TableDescription | None:
+def read_description(path: Path, options: LogOptions) -> TableDescription | None:
     """Return the description of a table from the caller's file, else from the YAML file of the same name, or None.
 
     Raises:
@@ -110,12 +110,12 @@ def describe(path: Path, options: LogOptions) -> TableDescription | None:
         if options.description is None:
             return None
         raise InputError(f"{file} does not exist. Give the YAML file that describes the columns of {path}.")
-    said = _mapping(load_yaml(file), "the file", file)
-    _known_keys(said, _KEYS, "the file", file)
+    said = _require_mapping(load_yaml(file), "the file", file)
+    _require_known_keys(said, _KEYS, "the file", file)
     return TableDescription(path=file, said=said)
 
 
-def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
+def _parse_time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
     time = said.get("time")
     if not isinstance(time, Mapping) or not {"column", "unit"} >= set(time) or "column" not in time:
         raise InputError(f"{path}: time is {_short(time)}; give column and unit, as in time: {{column: t, unit: s}}.")
@@ -123,17 +123,17 @@ def _time(said: Mapping[str, Any], path: Path) -> tuple[str, float]:
         raise UnitsError(
             f"{path}: in which unit is the time? Declare it, as in time: {{column: {time['column']}, unit: s}}."
         )
-    unit, factor = unit_factor(_text(time["unit"], "time.unit", path), where=f"the time of {path}")
+    unit, factor = unit_factor(_require_text(time["unit"], "time.unit", path), where=f"the time of {path}")
     if unit != "s":
         raise UnitsError(f"{path}: time is in {time['unit']}, which is no time. Give s, ms, us or ns.")
-    return _text(time["column"], "time.column", path), factor
+    return _require_text(time["column"], "time.column", path), factor
 
 
-def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
+def _parse_joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
     """Check the keys of a joint and return them."""
-    entries = _mapping(row, f"joints.{name}", path).items()
-    values = {key: _text(value, f"joints.{name}.{key}", path) for key, value in entries}
-    _known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
+    entries = _require_mapping(row, f"joints.{name}", path).items()
+    values = {key: _require_text(value, f"joints.{name}.{key}", path) for key, value in entries}
+    _require_known_keys(values, _JOINT_KEYS, f"joints.{name}", path)
     for key in ("state", *(() if command == "none" else ("action",))):
         if key not in values:
             raise InputError(
@@ -146,7 +146,7 @@ def _joint(name: str, row: Any, command: Command, path: Path) -> dict[str, str]:
     return values
 
 
-def _torque(row: Mapping[str, str], joint: str, path: Path) -> float:
+def _torque_factor(row: Mapping[str, str], joint: str, path: Path) -> float:
     unit = row.get("action_unit")
     if unit is None:
         raise UnitsError(
@@ -158,40 +158,40 @@ def _torque(row: Mapping[str, str], joint: str, path: Path) -> float:
     return factor
 
 
-def _joint_signals(rows: Mapping[str, Mapping[str, str]], path: Path) -> dict[str, SignalColumns]:
+def _parse_joint_signals(rows: Mapping[str, Mapping[str, str]], path: Path) -> dict[str, SignalColumns]:
     found: dict[str, SignalColumns] = {}
     for key, name in (("velocity", "joint_velocity"), ("torque", "joint_torque")):
         having = {joint: row for joint, row in rows.items() if key in row}
         if not having:
             continue
         units = [
-            unit_factor(_unit_of(row, f"{key}_unit", f"joints.{joint}", path), where=f"joints.{joint} of {path}")
+            unit_factor(_require_unit(row, f"{key}_unit", f"joints.{joint}", path), where=f"joints.{joint} of {path}")
             for joint, row in having.items()
         ]
-        found[name] = _columns(name, [row[key] for row in having.values()], list(having), units, path)
+        found[name] = _make_signal_columns(name, [row[key] for row in having.values()], list(having), units, path)
     return found
 
 
-def _signals(said: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
+def _parse_signals(said: Mapping[str, Any], path: Path) -> dict[str, SignalColumns]:
     found: dict[str, SignalColumns] = {}
-    for name, row in _mapping(said.get("signals", {}), "signals", path).items():
+    for name, row in _require_mapping(said.get("signals", {}), "signals", path).items():
         where = f"signals.{name}"
-        row = _mapping(row, where, path)
-        _known_keys(row, ("columns", "labels", "unit"), where, path)
-        columns = _texts(row.get("columns"), f"{where}.columns", path)
-        each = _units(row, len(columns), where, path)
+        row = _require_mapping(row, where, path)
+        _require_known_keys(row, ("columns", "labels", "unit"), where, path)
+        columns = _require_texts(row.get("columns"), f"{where}.columns", path)
+        each = _parse_units(row, len(columns), where, path)
         kind = name.partition("/")[0]
         usual = KNOWN[kind][0] if kind in KNOWN else ()
         labels = usual if len(columns) == len(usual) else columns
         if "labels" in row:
-            labels = _texts(row["labels"], f"{where}.labels", path)
+            labels = _require_texts(row["labels"], f"{where}.labels", path)
         if len(labels) != len(columns):
             raise InputError(f"{path}: {where} has {len(columns)} columns and {len(labels)} labels. Give one each.")
-        found[name] = _columns(name, columns, labels, each, path)
+        found[name] = _make_signal_columns(name, columns, labels, each, path)
     return found
 
 
-def _columns(
+def _make_signal_columns(
     name: str, columns: Sequence[str], labels: Sequence[str], units: Sequence[tuple[str, float]], path: Path
 ) -> SignalColumns:
     check_signal(name, labels, [unit for unit, _ in units], where=str(path))
@@ -204,26 +204,26 @@ def _columns(
     )
 
 
-def _units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
+def _parse_units(row: Mapping[str, Any], count: int, where: str, path: Path) -> list[tuple[str, float]]:
     """Return SI unit and factor of each column of a signal, from one unit for all columns or one per column."""
-    said = _unit_of(row, "unit", where, path)
-    each = _texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
+    said = _require_unit(row, "unit", where, path)
+    each = _require_texts(said, f"{where}.unit", path) if isinstance(said, list) else [said] * count
     if len(each) != count:
         raise UnitsError(f"{path}: {where} has {count} columns and {len(each)} units. Give one, or one each.")
     return [unit_factor(unit, where=f"{where} of {path}") for unit in each]
 
 
-def _unit_of(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
+def _require_unit(row: Mapping[str, Any], key: str, where: str, path: Path) -> Any:
     unit = row.get(key)
     if unit is None:
         raise UnitsError(f"{path}: {where} has no unit. Declare it as {key}: rad/s, Nm, m/s^2, …")
-    return unit if isinstance(unit, list) else _text(unit, f"{where}.{key}", path)
+    return unit if isinstance(unit, list) else _require_text(unit, f"{where}.{key}", path)
 
 
-def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
+def _parse_conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
     """Return the conditions in SI, by name without the unit suffix."""
     found: dict[str, float] = {}
-    for key, value in _mapping(said.get("conditions", {}), "conditions", path).items():
+    for key, value in _require_mapping(said.get("conditions", {}), "conditions", path).items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise InputError(f"{path}: conditions.{key} is {_short(value)}; conditions are numbers.")
         name, _, factor = split_unit(key)
@@ -231,38 +231,38 @@ def _conditions(said: Mapping[str, Any], path: Path) -> dict[str, float]:
     return found
 
 
-def _wanted(wanted: Sequence[str], joints: Mapping[str, Any], path: Path) -> list[str]:
+def _require_joints(wanted: Sequence[str], joints: Mapping[str, Any], path: Path) -> list[str]:
     for name in wanted:
         if name not in joints:
             raise UnknownNameError("joint", name, joints, where=str(path))
     return list(wanted)
 
 
-def _mapping(value: Any, where: str, path: Path) -> dict[str, Any]:
+def _require_mapping(value: Any, where: str, path: Path) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         raise InputError(f"{path}: {where} is {_short(value)}, and a mapping `key: value` is expected.")
     return {str(key): item for key, item in value.items()}
 
 
-def _known_keys(row: Mapping[str, Any], keys: Sequence[str], where: str, path: Path) -> None:
+def _require_known_keys(row: Mapping[str, Any], keys: Sequence[str], where: str, path: Path) -> None:
     for key in row:
         if key not in keys:
             raise UnknownNameError("key", key, keys, where=f"{where} of {path}")
 
 
-def _one_of(value: Any, allowed: Sequence[Any], what: str, path: Path) -> Any:
+def _require_one_of(value: Any, allowed: Sequence[Any], what: str, path: Path) -> Any:
     if value not in allowed:
         raise UnknownNameError(what, _short(value), allowed, where=str(path))
     return value
 
 
-def _text(value: Any, where: str, path: Path) -> str:
+def _require_text(value: Any, where: str, path: Path) -> str:
     if not isinstance(value, str | int):
         raise InputError(f"{path}: {where} is {_short(value)}, and a word is expected.")
     return str(value)
 
 
-def _texts(value: Any, where: str, path: Path) -> list[str]:
+def _require_texts(value: Any, where: str, path: Path) -> list[str]:
     if not isinstance(value, list) or not value:
         raise InputError(f"{path}: {where} is {_short(value)}; give a list of words.")
-    return [_text(item, where, path) for item in value]
+    return [_require_text(item, where, path) for item in value]

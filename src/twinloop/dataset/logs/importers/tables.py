@@ -17,12 +17,12 @@ from twinloop.core.documents import require_regular
 from twinloop.core.errors import LogError, UnknownNameError
 from twinloop.core.records import LoggedSignal
 from twinloop.core.units import UnitMap
-from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, stated_unit
+from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode, parse_unit
 
 _MOST_BYTES = 1 << 31  # a text log of half a day at 1 kHz; more does not fit in memory as numbers
 
 
-def bounded(path: Path, most: int = _MOST_BYTES) -> Path:
+def require_readable_size(path: Path, most: int = _MOST_BYTES) -> Path:
     """Check that a file is small enough to be read at once, and return its path.
 
     Raises:
@@ -43,7 +43,7 @@ def read_columns(path: Path, required: Sequence[str] = ()) -> dict[str, NDArray[
         LogError: the table is not rectangular, or a required column is missing or text.
     """
     try:
-        table = pyarrow.csv.read_csv(bounded(path))
+        table = pyarrow.csv.read_csv(require_readable_size(path))
     except pa.ArrowInvalid as error:
         raise LogError(f"{path} is not a rectangular table of values ({error}).") from error
     columns = {name: table[name] for name in table.column_names}
@@ -65,17 +65,19 @@ def as_floats(column: pa.ChunkedArray) -> NDArray[np.float64]:
     return np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
 
 
-def stack(columns: dict[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
+def stack_columns(columns: dict[str, NDArray[np.float64]], names: Iterable[str]) -> NDArray[np.float64]:
     """Stack columns to a matrix ``(T, k)``."""
     return np.stack([columns[name] for name in names], axis=1)
 
 
-def unit_map(units: dict[str, str], *, source: str) -> UnitMap:
+def make_unit_map(units: dict[str, str], *, source: str) -> UnitMap:
     """Return the unit map of joints from their unit names."""
-    return UnitMap(joints=tuple(stated_unit(joint, unit) for joint, unit in units.items()), source=source)
+    return UnitMap(joints=tuple(parse_unit(joint, unit) for joint, unit in units.items()), source=source)
 
 
-def signal(time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str) -> LoggedSignal:
+def make_signal(
+    time: NDArray[np.float64], values: NDArray[np.float64], columns: Iterable[str], unit: str
+) -> LoggedSignal:
     """Return a signal; values ``(T,)`` become one column."""
     return LoggedSignal(
         time=time, values=values[:, None] if values.ndim == 1 else values, columns=tuple(columns), unit=unit
@@ -194,7 +196,7 @@ def check_signal(name: str, labels: Sequence[str], units: Sequence[str], *, wher
         raise LogError(f"{where}: {name} is in {', '.join(sorted(set(units)))}, which cannot become {allowed[0]}.")
 
 
-def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions) -> list[RawEpisode]:
+def build_episodes(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions) -> list[RawEpisode]:
     """Return the table's episodes, in order of appearance.
 
     A row in which all columns of a signal are empty is not a sample of that signal: each signal has its own times.
@@ -202,14 +204,14 @@ def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions
     Raises:
         LogError: a column is missing or text, or an episode number is not a whole number.
     """
-    time = numbers(path, table, layout.time) * layout.time_scale
-    state = _matrix(path, table, layout.state)
-    action = _matrix(path, table, layout.action) if layout.action else np.zeros_like(state)
+    time = column_numbers(path, table, layout.time) * layout.time_scale
+    state = _stack_numbers(path, table, layout.state)
+    action = _stack_numbers(path, table, layout.action) if layout.action else np.zeros_like(state)
     if layout.action_scale:
         action = action * layout.action_scale
-    signals = {name: _matrix(path, table, s.columns) * s.factors for name, s in layout.signals.items()}
-    owner = _owner(path, table, layout.episode)
-    notes = _unread(table, layout)
+    signals = {name: _stack_numbers(path, table, s.columns) * s.factors for name, s in layout.signals.items()}
+    owner = _episode_of_rows(path, table, layout.episode)
+    notes = _note_unread_columns(table, layout)
     return [
         RawEpisode(
             index=int(number),
@@ -221,7 +223,7 @@ def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions
             origin=options.origin or str(path),
             robot_type=options.robot_type or layout.robot_type,
             command=layout.command,
-            signals=_signals(layout, signals, time, rows),
+            signals=_measured_signals(layout, signals, time, rows),
             conditions=layout.conditions,
             notes=notes,
         )
@@ -230,7 +232,7 @@ def build(path: Path, table: pa.Table, layout: ColumnLayout, options: LogOptions
     ]
 
 
-def _unread(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
+def _note_unread_columns(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
     """Return a note on the columns that are not read."""
     read = {layout.time, layout.episode, *layout.state, *layout.action}
     read.update(column for signal in layout.signals.values() for column in signal.columns)
@@ -238,7 +240,7 @@ def _unread(table: pa.Table, layout: ColumnLayout) -> tuple[str, ...]:
     return (f"columns not read: {', '.join(left)}",) if left else ()
 
 
-def _signals(
+def _measured_signals(
     layout: ColumnLayout, values: Mapping[str, Array], time: Array, rows: NDArray[np.bool_]
 ) -> dict[str, LoggedSignal]:
     found: dict[str, LoggedSignal] = {}
@@ -251,17 +253,17 @@ def _signals(
     return found
 
 
-def _matrix(path: Path, table: pa.Table, columns: Sequence[str]) -> Array:
+def _stack_numbers(path: Path, table: pa.Table, columns: Sequence[str]) -> Array:
     if not columns:
         return np.empty((table.num_rows, 0))
-    return np.stack([numbers(path, table, column) for column in columns], axis=1)
+    return np.stack([column_numbers(path, table, column) for column in columns], axis=1)
 
 
-def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
+def _episode_of_rows(path: Path, table: pa.Table, column: str | None) -> Array:
     """Return the episode of each row; all zeros without such a column."""
     if column is None:
         return np.zeros(table.num_rows)
-    owner = numbers(path, table, column)
+    owner = column_numbers(path, table, column)
     wrong = np.flatnonzero(~((owner >= 0) & (owner == np.floor(owner)) & np.isfinite(owner)))
     if len(wrong):
         raise LogError(
@@ -271,7 +273,7 @@ def _owner(path: Path, table: pa.Table, column: str | None) -> Array:
     return owner
 
 
-def numbers(path: Path, table: pa.Table, name: str) -> Array:
+def column_numbers(path: Path, table: pa.Table, name: str) -> Array:
     """Return a numeric column as float64; empty cells become NaN.
 
     Raises:

@@ -8,7 +8,7 @@ from pathlib import Path
 from twinloop.core.errors import LogError
 
 
-def recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
+def find_recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
     """Return the matching files of ``folder/subfolder``, sorted by folder and by the numbers in their names.
 
     Without that subfolder, ``folder`` itself is searched.
@@ -17,13 +17,13 @@ def recordings(folder: Path, subfolder: str, pattern: str) -> list[Path]:
         LogError: no file matches.
     """
     inner = folder / subfolder
-    found = sorted((inner if inner.is_dir() else folder).glob(pattern), key=_order)
+    found = sorted((inner if inner.is_dir() else folder).glob(pattern), key=_sort_key)
     if not found:
         raise LogError(f"{folder} holds no recordings of this set: it has no {subfolder}/{pattern}.")
     return found
 
 
-def number(path: Path) -> int:
+def recording_number(path: Path) -> int:
     """Return the last number in a file's name, which is the number of the recording.
 
     Raises:
@@ -35,6 +35,6 @@ def number(path: Path) -> int:
     return int(digits[-1])
 
 
-def _order(path: Path) -> tuple[str, list[tuple[int, str]]]:
+def _sort_key(path: Path) -> tuple[str, list[tuple[int, str]]]:
     parts = re.findall(r"(\d+)|(\D+)", path.stem)
     return str(path.parent), [(int(digits), "") if digits else (-1, text) for digits, text in parts]

@@ -38,8 +38,14 @@ from numpy.typing import NDArray
 from twinloop.core.errors import LogError
 from twinloop.core.units import UnitMap
 from twinloop.dataset.logs.importers.protocol import RawEpisode
-from twinloop.dataset.logs.importers.tables import bounded, read_columns, signal, stack, unit_map
-from twinloop.dataset.logs.sets.files import number, recordings
+from twinloop.dataset.logs.importers.tables import (
+    make_signal,
+    make_unit_map,
+    read_columns,
+    require_readable_size,
+    stack_columns,
+)
+from twinloop.dataset.logs.sets.files import find_recordings, recording_number
 
 _MAGIC = 0x1950A86A20F9469CFC6C  # torch.serialization.MAGIC_NUMBER
 _PROTOCOL = 1001
@@ -80,7 +86,7 @@ def read_tensor(path: Path) -> NDArray[Any]:
     Raises:
         LogError: it is not such a file, is damaged, or has other content than one numeric tensor.
     """
-    data = bounded(path, _MOST_TENSOR_BYTES).read_bytes()
+    data = require_readable_size(path, _MOST_TENSOR_BYTES).read_bytes()
     try:
         return _read_stream(io.BytesIO(data), len(data))
     except _RefusedNameError as error:
@@ -181,7 +187,7 @@ _CUBE_TWIST = ("vx", "vy", "vz", "wx", "wy", "wz")
 
 def read_cube_tosses(folder: Path) -> list[RawEpisode]:
     """Read all tosses in ``tosses_processed``, numbered as their files."""
-    return [_cube_episode(path) for path in recordings(folder, "tosses_processed", "*.pt")]
+    return [_cube_episode(path) for path in find_recordings(folder, "tosses_processed", "*.pt")]
 
 
 def _cube_episode(path: Path) -> RawEpisode:
@@ -192,7 +198,7 @@ def _cube_episode(path: Path) -> RawEpisode:
     time = np.arange(len(rows)) / CUBE_RATE_HZ
     nothing = np.empty((len(rows), 0))
     return RawEpisode(
-        index=number(path),
+        index=recording_number(path),
         time=time,
         action=nothing,
         state=nothing,
@@ -202,8 +208,8 @@ def _cube_episode(path: Path) -> RawEpisode:
         robot_type="cube_toss",
         command="none",
         signals={
-            f"pose/{CUBE_BODY}": signal(time, rows[:, :7], _CUBE_POSE, ""),
-            f"twist/{CUBE_BODY}": signal(time, rows[:, 7:13], _CUBE_TWIST, ""),
+            f"pose/{CUBE_BODY}": make_signal(time, rows[:, :7], _CUBE_POSE, ""),
+            f"twist/{CUBE_BODY}": make_signal(time, rows[:, 7:13], _CUBE_TWIST, ""),
         },
     )
 
@@ -225,11 +231,11 @@ _MOST_CASSIE_BYTES = 1 << 28
 def read_cassie_landings(folder: Path) -> list[RawEpisode]:
     """Read all landings in ``data``, numbered as their files; condition ``pelvis_offset`` (m) is from the legend."""
     offsets = _cassie_offsets(folder / _CASSIE_LEGEND)
-    return [_cassie_episode(path, offsets) for path in recordings(folder, "data", "x_*.npy")]
+    return [_cassie_episode(path, offsets) for path in find_recordings(folder, "data", "x_*.npy")]
 
 
 def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
-    index = number(path)
+    index = recording_number(path)
     x = _load_cassie(path, 2)
     u = _load_cassie(path.with_name(path.name.replace("x_", "u_", 1)), 2)
     time = _load_cassie(path.with_name(path.name.replace("x_", "t_", 1)), 1)
@@ -238,28 +244,28 @@ def _cassie_episode(path: Path, offsets: dict[int, float]) -> RawEpisode:
         raise LogError(f"{path}: states {x.shape}, torques {u.shape} and times {time.shape} are not of one landing.")
     position, joints, spin, velocity, rates = np.split(x, [7, 7 + n, 10 + n, 13 + n], axis=1)
     state = joints
-    body_spin = _into_body(position[:, :4], spin)
+    body_spin = _rotate_into_body(position[:, :4], spin)
     return RawEpisode(
         index=index,
         time=time,
         action=np.zeros_like(state),
         state=state,
-        units=unit_map(dict.fromkeys(CASSIE_JOINTS, "rad"), source="the set's description"),
+        units=make_unit_map(dict.fromkeys(CASSIE_JOINTS, "rad"), source="the set's description"),
         task="jump landing",
         origin=f"{path.parent.name}/{path.name}",
         robot_type="cassie",
         command="none",
         signals={
-            "joint_velocity": signal(time, rates, CASSIE_JOINTS, "rad/s"),
-            "joint_torque": signal(time, u, CASSIE_MOTORS, "N·m"),
-            f"pose/{CASSIE_BODY}": signal(time, np.roll(position, 3, axis=1), _CASSIE_POSE, ""),
-            f"twist/{CASSIE_BODY}": signal(time, np.concatenate([velocity, body_spin], axis=1), _CASSIE_TWIST, ""),
+            "joint_velocity": make_signal(time, rates, CASSIE_JOINTS, "rad/s"),
+            "joint_torque": make_signal(time, u, CASSIE_MOTORS, "N·m"),
+            f"pose/{CASSIE_BODY}": make_signal(time, np.roll(position, 3, axis=1), _CASSIE_POSE, ""),
+            f"twist/{CASSIE_BODY}": make_signal(time, np.concatenate([velocity, body_spin], axis=1), _CASSIE_TWIST, ""),
         },
         conditions={"pelvis_offset": offsets[index]} if index in offsets else {},
     )
 
 
-def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+def _rotate_into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArray[np.float64]:
     """Rotate vectors ``(T, 3)`` from world to body axes; invalid orientations give invalid vectors."""
     with np.errstate(over="ignore", invalid="ignore"):
         axis = -wxyz[:, 1:]
@@ -269,7 +275,9 @@ def _into_body(wxyz: NDArray[np.float64], vectors: NDArray[np.float64]) -> NDArr
 
 def _load_cassie(path: Path, rank: int) -> NDArray[np.float64]:
     try:
-        values = np.asarray(np.load(bounded(path, _MOST_CASSIE_BYTES), allow_pickle=False), dtype=np.float64)
+        values = np.asarray(
+            np.load(require_readable_size(path, _MOST_CASSIE_BYTES), allow_pickle=False), dtype=np.float64
+        )
     except Exception as error:  # a damaged header raises anything
         raise LogError(f"{path} is not an array of numbers ({error}).") from error
     if values.ndim != rank:
@@ -294,24 +302,24 @@ _PLANAR_STATES = 12
 
 def read_planar_drops(folder: Path) -> list[RawEpisode]:
     """Read all drops of the square in ``square_dice``: joints are slides x and z and hinge th; no commands."""
-    return [_planar_episode(path) for path in recordings(folder, "square_dice", "*.csv")]
+    return [_planar_episode(path) for path in find_recordings(folder, "square_dice", "*.csv")]
 
 
 def _planar_episode(path: Path) -> RawEpisode:
     columns = read_columns(path, [*_POSITIONS, *_VELOCITIES])
-    state = stack(columns, _POSITIONS)
+    state = stack_columns(columns, _POSITIONS)
     time = np.arange(len(state)) / PLANAR_RATE_HZ
     return RawEpisode(
-        index=number(path),
+        index=recording_number(path),
         time=time,
         action=np.zeros_like(state),
         state=state,
-        units=unit_map({"x": "m", "z": "m", "th": "rad"}, source="the set's description"),
+        units=make_unit_map({"x": "m", "z": "m", "th": "rad"}, source="the set's description"),
         task="drop",
         origin=f"{path.parent.name}/{path.name}",
         robot_type="planar_square",
         command="none",
-        signals={"joint_velocity": signal(time, stack(columns, _VELOCITIES), _POSITIONS, "")},
+        signals={"joint_velocity": make_signal(time, stack_columns(columns, _VELOCITIES), _POSITIONS, "")},
     )
 
 
@@ -342,7 +350,7 @@ def read_ellipse(folder: Path) -> Bounces:
     if not path.is_file():
         raise LogError(f"{path} is missing: it holds the bounces of the ellipse.")
     try:
-        rows = scipy.io.loadmat(str(bounded(path, _MOST_PLANAR_BYTES)))["bounce_array"].ravel()
+        rows = scipy.io.loadmat(str(require_readable_size(path, _MOST_PLANAR_BYTES)))["bounce_array"].ravel()
         states = np.array([row["states"].ravel() for row in rows], dtype=np.float64).reshape(-1, _PLANAR_STATES)
         normal, tangent = (np.array([row[n].ravel() for row in rows], dtype=np.float64) for n in ("n", "d"))
         flagged = np.array([row["flags"].any() for row in rows], dtype=np.bool_)

@@ -28,8 +28,8 @@ from twinloop.core.documents import read_json
 from twinloop.core.errors import LogError
 from twinloop.core.records import LoggedSignal
 from twinloop.dataset.logs.importers.protocol import RawEpisode
-from twinloop.dataset.logs.importers.tables import read_columns, signal, stack, unit_map
-from twinloop.dataset.logs.sets.files import recordings
+from twinloop.dataset.logs.importers.tables import make_signal, make_unit_map, read_columns, stack_columns
+from twinloop.dataset.logs.sets.files import find_recordings
 
 SERVO_JOINT = "pendulum"
 _SERVO_CONDITIONS = {"kp": "firmware_kp", "mass": "mass", "length": "length", "vin": "voltage"}
@@ -54,7 +54,7 @@ def read_sts3250(folder: Path) -> list[RawEpisode]:
 
 
 def _read_servo(folder: Path, subfolder: str) -> list[RawEpisode]:
-    files = recordings(folder, subfolder, "*.json")
+    files = find_recordings(folder, subfolder, "*.json")
     return [_servo_episode(index, path) for index, path in enumerate(files)]
 
 
@@ -65,7 +65,7 @@ def _servo_episode(index: int, path: Path) -> RawEpisode:
         conditions = {ours: float(run[theirs]) for theirs, ours in _SERVO_CONDITIONS.items()}
         time, goal, position = (_servo_column(entries, name) for name in ("timestamp", "goal_position", "position"))
         signals = {
-            ours: signal(time, _servo_column(entries, theirs), (_servo_label(ours),), unit)
+            ours: make_signal(time, _servo_column(entries, theirs), (_servo_label(ours),), unit)
             for theirs, (ours, unit) in _SERVO_SIGNALS.items()
         }
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
@@ -75,7 +75,7 @@ def _servo_episode(index: int, path: Path) -> RawEpisode:
         time=time,
         action=goal[:, None],
         state=position[:, None],
-        units=unit_map({SERVO_JOINT: "rad"}, source="BAM's format"),
+        units=make_unit_map({SERVO_JOINT: "rad"}, source="BAM's format"),
         task=str(run.get("trajectory", "")),
         origin=f"{path.parent.name}/{path.name}",
         robot_type=str(run.get("motor", "")),
@@ -105,13 +105,13 @@ _DOUBLE_SIGNALS = {  # name of ours: (their column, unit)
 
 def read_identification(folder: Path) -> list[RawEpisode]:
     """Read the identification runs in ``sys_id_C1``."""
-    files = recordings(folder, "sys_id_C1", "*.csv")
+    files = find_recordings(folder, "sys_id_C1", "*.csv")
     return [_double_episode(index, path, "identification") for index, path in enumerate(files)]
 
 
 def read_rollouts(folder: Path) -> list[RawEpisode]:
     """Read the rollouts of all controllers in ``real_rollouts/CONTROLLER``; the task is the controller's name."""
-    files = recordings(folder, "real_rollouts", "*/*.csv")
+    files = find_recordings(folder, "real_rollouts", "*/*.csv")
     return [_double_episode(index, path, path.parent.name) for index, path in enumerate(files)]
 
 
@@ -124,15 +124,15 @@ def _double_episode(index: int, path: Path, task: str) -> RawEpisode:
     return RawEpisode(
         index=index,
         time=time,
-        action=stack(columns, _pair("tau_con")),
-        state=stack(columns, _pair("pos_meas")),
-        units=unit_map(dict.fromkeys(DOUBLE_JOINTS, "rad"), source="the set's description"),
+        action=stack_columns(columns, _pair("tau_con")),
+        state=stack_columns(columns, _pair("pos_meas")),
+        units=make_unit_map(dict.fromkeys(DOUBLE_JOINTS, "rad"), source="the set's description"),
         task=task,
         origin=f"{path.parent.name}/{path.name}",
         robot_type="double_pendulum",
         command="torque",
         signals={
-            name: signal(time, stack(columns, _pair(theirs)), DOUBLE_JOINTS, unit)
+            name: make_signal(time, stack_columns(columns, _pair(theirs)), DOUBLE_JOINTS, unit)
             for name, (theirs, unit) in _DOUBLE_SIGNALS.items()
         },
     )
@@ -152,7 +152,7 @@ def read_simple_pendulum(folder: Path) -> list[RawEpisode]:
 
     The condition ``mass_variant`` is the mass in kg in the name of a file (``data_measured_1kg.csv``), if it has one.
     """
-    files = recordings(folder, ".", f"{_PREFIX}*/**/data_measured*.csv")
+    files = find_recordings(folder, ".", f"{_PREFIX}*/**/data_measured*.csv")
     return [_simple_episode(index, path, folder) for index, path in enumerate(files)]
 
 
@@ -163,8 +163,8 @@ def _simple_episode(index: int, path: Path, folder: Path) -> RawEpisode:
     time, name = measured["time"], path.relative_to(folder).as_posix()
     follows = wanted is not None and len(set(wanted["position"].tolist())) > 1
     signals = {
-        "joint_velocity": signal(time, measured["velocity"], [SIMPLE_JOINT], "rad/s"),
-        "joint_torque": signal(time, measured["torque"], [SIMPLE_JOINT], "N·m"),
+        "joint_velocity": make_signal(time, measured["velocity"], [SIMPLE_JOINT], "rad/s"),
+        "joint_torque": make_signal(time, measured["torque"], [SIMPLE_JOINT], "N·m"),
     }
     command = measured["torque"] if wanted is None else wanted["torque"]
     # Row by row, at the time of the measurement: the plan's own times are those of a loop that kept its rate.
@@ -175,20 +175,20 @@ def _simple_episode(index: int, path: Path, folder: Path) -> RawEpisode:
         action=command[:, None],
         action_time=None if issued is time else issued,
         state=measured["position"][:, None],
-        units=unit_map({SIMPLE_JOINT: "rad"}, source="the set's description"),
+        units=make_unit_map({SIMPLE_JOINT: "rad"}, source="the set's description"),
         task=path.parent.relative_to(folder).as_posix().removeprefix(_PREFIX),
         origin=name,
         robot_type="simple_pendulum",
         command="torque",
-        signals=signals | (_wanted_signals(wanted, issued) if follows and wanted is not None else {}),
+        signals=signals | (_desired_signals(wanted, issued) if follows and wanted is not None else {}),
         conditions={"drive_loop": float(follows)} | _simple_mass(path),
     )
 
 
-def _wanted_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.float64]) -> dict[str, LoggedSignal]:
+def _desired_signals(wanted: dict[str, NDArray[np.float64]], time: NDArray[np.float64]) -> dict[str, LoggedSignal]:
     return {
-        "desired_position": signal(time, wanted["position"], [SIMPLE_JOINT], "rad"),
-        "desired_velocity": signal(time, wanted["velocity"], [SIMPLE_JOINT], "rad/s"),
+        "desired_position": make_signal(time, wanted["position"], [SIMPLE_JOINT], "rad"),
+        "desired_velocity": make_signal(time, wanted["velocity"], [SIMPLE_JOINT], "rad/s"),
     }
 
 

@@ -21,7 +21,7 @@ from twinloop.dataset.logs.formats import read_raw
 from twinloop.dataset.logs.importers import crazyflie
 from twinloop.dataset.logs.importers.protocol import LogOptions, RawEpisode
 from twinloop.dataset.logs.sets import impacts, pendulums
-from twinloop.dataset.logs.sets.files import number, recordings
+from twinloop.dataset.logs.sets.files import find_recordings, recording_number
 
 Reader = Callable[[Path], list[RawEpisode]]
 _G1_ARM = ("ShoulderPitch", "ShoulderRoll", "ShoulderYaw", "Elbow", "WristRoll", "WristPitch", "WristYaw")
@@ -61,22 +61,22 @@ class RealSet:
         return {path: (upstream, digest) for path, (upstream, digest) in json.loads(text).items()}
 
 
-def _so101(folder: Path) -> list[RawEpisode]:
+def _read_so101(folder: Path) -> list[RawEpisode]:
     joints = ("shoulder_pan", "shoulder_lift", "elbow_flex", "wrist_flex", "wrist_roll", "gripper")
     return read_raw(folder, joints=joints, units=(*(NORMALIZED,) * 5, PERCENT), robot_type="so101_follower")
 
 
-def _g1(folder: Path) -> list[RawEpisode]:
+def _read_g1(folder: Path) -> list[RawEpisode]:
     # The arms are in rad. The Inspire hands log an opening from 0 to 1, which cannot be converted to rad: left out.
     joints = tuple(f"k{side}{joint}" for side in ("Left", "Right") for joint in _G1_ARM)
     return read_raw(folder, joints=joints, units=RADIANS, robot_type="Unitree_G1_Inspire")
 
 
-def _crazyflie(folder: Path) -> list[RawEpisode]:
+def _read_crazyflie(folder: Path) -> list[RawEpisode]:
     episodes: list[RawEpisode] = []
-    for path in recordings(folder, ".", "log[0-9]*"):
+    for path in find_recordings(folder, ".", "log[0-9]*"):
         (flight,) = crazyflie.read(path, LogOptions(task="flight", origin=path.name))
-        episodes.append(replace(flight, index=number(path)))
+        episodes.append(replace(flight, index=recording_number(path)))
     return episodes
 
 
@@ -102,7 +102,7 @@ _SETS = {
             commit="c1babeaeb447e8dbb7dbb7beee072422583fb79e",
             licence="repository Apache-2.0; the data set's own field is empty: use it, do not redistribute it",
             citation="aadarshram/pick_place_tape (Hugging Face), cached in github.com/Sachin-2007/oc_models",
-            read=_so101,
+            read=_read_so101,
             note="SO-101 leader commands and follower positions, 30 Hz, 50 episodes upstream. The hash of the public "
             "Arrow file is not pinned: a first download is remembered, not verified.",
         ),
@@ -112,7 +112,7 @@ _SETS = {
             commit="d1d3bb45f16a99eb3220c88b4f84f6c92d306f88",
             licence="MIT",
             citation="github.com/YifanTian07/G1-policy-train",
-            read=_g1,
+            read=_read_g1,
             note="LeRobot v2.1, 30 Hz; the manifest names 12 of 100 episodes, one with video.",
         ),
         RealSet(
@@ -171,7 +171,7 @@ _SETS = {
             licence="MIT",
             citation="Eschmann, Albani, Loianno, Data-Driven System Identification of Quadrotors Subject to Motor "
             "Delays, IROS 2024",
-            read=_crazyflie,
+            read=_read_crazyflie,
             note="2 of 3 flights of a Crazyflie, 1 kHz: IMU and throttles; log10 excites thrust, log15 roll and pitch.",
         ),
         RealSet(
@@ -248,11 +248,11 @@ def download(entry: RealSet) -> tuple[Path, bool]:
                 ) from error
     unpinned = [file for file, (_, digest) in manifest.items() if digest is None]
     if unpinned:
-        _remember(folder.parent / f"{entry.commit}.{_SEEN}", folder, unpinned)
+        _check_first_download(folder.parent / f"{entry.commit}.{_SEEN}", folder, unpinned)
     return folder, not unpinned
 
 
-def _remember(record: Path, folder: Path, files: list[str]) -> None:
+def _check_first_download(record: Path, folder: Path, files: list[str]) -> None:
     """Store the hashes of unpinned files at the first download; later, raise DatasetError if a file has changed."""
     found = {file: sha256_file(folder / file) for file in files}
     if not record.exists():

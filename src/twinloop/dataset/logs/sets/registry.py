@@ -87,7 +87,7 @@ def load(name: str) -> tuple[list[Episode], LocatedSet]:
         TwinloopError: as `fetch` and `load_set`.
     """
     raw, located = load_raw(name)
-    return [episode.episode() for episode in raw], located
+    return [episode.to_episode() for episode in raw], located
 
 
 def load_raw(name: str) -> tuple[list[RawEpisode], LocatedSet]:
@@ -108,7 +108,7 @@ def load_set(name: str, folder: Path | str) -> list[Episode]:
         InputError: no such folder.
         LogError: it has no recording of this set, or an invalid one.
     """
-    return [episode.episode() for episode in read_set(name, folder)]
+    return [episode.to_episode() for episode in read_set(name, folder)]
 
 
 def read_set(name: str, folder: Path | str, *, label: str = "") -> list[RawEpisode]:

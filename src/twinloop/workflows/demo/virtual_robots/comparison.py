@@ -18,9 +18,15 @@ from twinloop.core.console import track
 from twinloop.core.documents import read_json
 from twinloop.core.errors import InputError
 from twinloop.core.files import write_json
-from twinloop.core.pool import LocalProcesses, cores
-from twinloop.policies.opening import require_torch
-from twinloop.workflows.demo.virtual_robots.parts import StudyPart, demos_of, make, policy_of, successes
+from twinloop.core.pool import LocalProcesses, count_cores
+from twinloop.policies.factory import require_torch
+from twinloop.workflows.demo.virtual_robots.parts import (
+    StudyPart,
+    demonstrations_part,
+    make,
+    policy_part,
+    read_outcomes,
+)
 from twinloop.workflows.demo.virtual_robots.settings import NUMBERS, TransferSettings
 
 _ASKED = "study.json"
@@ -67,7 +73,7 @@ class RobotMean:
         }
 
 
-def over_robots(success: NDArray[np.float64]) -> RobotMean:
+def average_over_robots(success: NDArray[np.float64]) -> RobotMean:
     """Return the mean over robots of success rates ``(nrobot, nseed)``."""
     spread = success.var(axis=1, ddof=1).mean() if success.shape[1] > 1 else np.nan
     return RobotMean(each=success.mean(axis=1), between_seeds=float(np.sqrt(spread)))
@@ -90,12 +96,12 @@ class TransferResult:
 
     def condition(self, number: int) -> RobotMean:
         """Return the success of one condition."""
-        return over_robots(self.success[number])
+        return average_over_robots(self.success[number])
 
     def differences(self) -> dict[tuple[int, int], RobotMean]:
         """Return the available `DIFFERENCES`: same robots, same initial conditions, training runs in pairs."""
         there = [pair for pair in DIFFERENCES if pair[0] in self.success and pair[1] in self.success]
-        return {(one, other): over_robots(self.success[one] - self.success[other]) for one, other in there}
+        return {(one, other): average_over_robots(self.success[one] - self.success[other]) for one, other in there}
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary."""
@@ -115,7 +121,7 @@ class TransferResult:
             "trials": self.trials,
             "conditions": conditions,
             "differences": differences,
-            "script": over_robots(self.script[:, None]).to_json(),
+            "script": average_over_robots(self.script[:, None]).to_json(),
             "seconds": {kind: dict(took) for kind, took in self.seconds.items()},
             "made_of": dict(self.made_of),
         }
@@ -137,18 +143,18 @@ def compare_on_robots(settings: TransferSettings, output: Path, *, workers: int,
         MissingDependencyError: torch is not installed.
     """
     require_torch()
-    _claim(output, settings)
-    trials, scripts = _wanted(settings, output)
-    seconds = _make_all([*trials, *scripts], console, workers or cores())
-    return _result(settings, trials, scripts, seconds)
+    _claim_study_folder(output, settings)
+    trials, scripts = _list_required_parts(settings, output)
+    seconds = _make_all([*trials, *scripts], console, workers or count_cores())
+    return _collect_result(settings, trials, scripts, seconds)
 
 
-def _claim(output: Path, settings: TransferSettings) -> None:
+def _claim_study_folder(output: Path, settings: TransferSettings) -> None:
     """Refuse a folder that contains a study with other settings."""
     asked, file = settings.made_of(), output / _ASKED
     if file.is_file():
         before = read_json(file)
-        unlike = sorted(key for key in asked if key != "hash" and before.get(key) != _as_stored(asked[key]))
+        unlike = sorted(key for key in asked if key != "hash" and before.get(key) != _round_trip_json(asked[key]))
         if unlike:
             raise InputError(
                 f"{output} contains a study with another {', '.join(unlike)}. Use the same settings, or choose another "
@@ -159,17 +165,19 @@ def _claim(output: Path, settings: TransferSettings) -> None:
     write_json(file, asked)
 
 
-def _as_stored(value: Any) -> Any:
+def _round_trip_json(value: Any) -> Any:
     """Return a value as it is read back from a JSON file."""
     return json.loads(json.dumps(value))
 
 
-def _wanted(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], list[StudyPart]]:
+def _list_required_parts(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], list[StudyPart]]:
     """Return the trials of all policies, and those of the scripted expert."""
     folder = str(output)
     trials = [
         StudyPart(kind="trials", folder=folder, settings=settings, robot=robot, seed=seed, condition=condition.number)
-        for robot, seed, condition in itertools.product(settings.robot_seeds, range(settings.seeds), settings.chosen)
+        for robot, seed, condition in itertools.product(
+            settings.robot_seeds, range(settings.seeds), settings.selected_conditions
+        )
     ]
     scripts = [
         StudyPart(kind="script", folder=folder, settings=settings, robot=robot) for robot in settings.robot_seeds
@@ -177,14 +185,14 @@ def _wanted(settings: TransferSettings, output: Path) -> tuple[list[StudyPart], 
     return trials, scripts
 
 
-def _needs(part: StudyPart) -> list[StudyPart]:
+def _list_prerequisites(part: StudyPart) -> list[StudyPart]:
     """Return the parts that must exist before a part can be made."""
     if part.kind == "trials":
-        return [policy_of(part)]
+        return [policy_part(part)]
     if part.kind == "policy":
         condition = NUMBERS[part.condition]
         kinds = [*([condition.worlds] if condition.worlds else []), *(["real"] if condition.real else [])]
-        return [demos_of(part, kind) for kind in kinds]
+        return [demonstrations_part(part, kind) for kind in kinds]
     if part.kind == "demos" and part.worlds in ("point", "posterior"):
         return [StudyPart(kind="log", folder=part.folder, settings=part.settings, robot=part.robot)]
     return []
@@ -192,7 +200,7 @@ def _needs(part: StudyPart) -> list[StudyPart]:
 
 def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> dict[str, dict[str, float]]:
     """Make parts and their prerequisites, stage by stage, in several processes; return the durations by kind."""
-    ordered = stages(wanted)
+    ordered = order_stages(wanted)
     took: dict[str, dict[str, float]] = {}
     with LocalProcesses(workers) as engine:
         for stage in ordered:
@@ -205,27 +213,27 @@ def _make_all(wanted: Sequence[StudyPart], console: Console, workers: int) -> di
     return dict(sorted(took.items()))
 
 
-def stages(wanted: Iterable[StudyPart]) -> list[list[StudyPart]]:
+def order_stages(wanted: Iterable[StudyPart]) -> list[list[StudyPart]]:
     """Return parts in stages, so that every part follows its prerequisites."""
-    ordered = [_by_path(wanted)]
+    ordered = [_unique_parts(wanted)]
     while True:
-        needed = _by_path(itertools.chain.from_iterable(map(_needs, ordered[0])))
+        needed = _unique_parts(itertools.chain.from_iterable(map(_list_prerequisites, ordered[0])))
         if not needed:
             return ordered
         ordered.insert(0, needed)
 
 
-def _by_path(parts: Iterable[StudyPart]) -> list[StudyPart]:
+def _unique_parts(parts: Iterable[StudyPart]) -> list[StudyPart]:
     return list({part.path: part for part in parts}.values())
 
 
-def _result(
+def _collect_result(
     settings: TransferSettings,
     trials: Sequence[StudyPart],
     scripts: Sequence[StudyPart],
     seconds: dict[str, dict[str, float]],
 ) -> TransferResult:
-    share = {(part.condition, part.robot, part.seed): float(np.mean(successes(part))) for part in trials}
+    share = {(part.condition, part.robot, part.seed): float(np.mean(read_outcomes(part))) for part in trials}
     robots = settings.robot_seeds
     return TransferResult(
         robots=tuple(robots),
@@ -234,9 +242,9 @@ def _result(
             condition.number: np.array(
                 [[share[condition.number, robot, seed] for seed in range(settings.seeds)] for robot in robots]
             )
-            for condition in settings.chosen
+            for condition in settings.selected_conditions
         },
-        script=np.array([float(np.mean(successes(part))) for part in scripts]),
+        script=np.array([float(np.mean(read_outcomes(part))) for part in scripts]),
         seconds=seconds,
         made_of=settings.made_of(),
     )

@@ -21,12 +21,12 @@ from twinloop.core.seeds import uniforms
 from twinloop.dataset.lerobot.writer import DatasetWriter
 from twinloop.dataset.spec import CameraSpec, DatasetSpec, ReadingSpec
 from twinloop.generate.readings import environment_spec
-from twinloop.hardware import hidden_cell, virtual_log
+from twinloop.hardware import make_hidden_cell, virtual_log
 from twinloop.identify import FitConfig, HoldoutSpec, identify
 from twinloop.randomize import Draw, JointDraw, Plan, default_draws, identified_draws
 from twinloop.rollout import EpisodeStart, Observation, TrackerNoise, WorldObserver, run_batch
 from twinloop.rollout.observing import PERFECT, Photograph
-from twinloop.rollout.photographer import WorldCamera
+from twinloop.rollout.world_camera import WorldCamera
 from twinloop.simulate import Controller, Simulation, open_backend
 from twinloop.simulate.replay_logs import ReplayOptions
 from twinloop.tasks import Task, open_task
@@ -81,7 +81,7 @@ class PerturbedExpert:
 
         def act(simulation: Simulation) -> NDArray[np.float64]:
             step = simulation.step_index
-            self.seen.append(observer.look(simulation.state, step))
+            self.seen.append(observer.observe_worlds(simulation.state, step))
             command = np.array(script(simulation))
             self.meant.append(command)
             where = {"size": command.shape[1], "attempt": worlds.attempt, "step": step}
@@ -132,7 +132,7 @@ def write_demonstrations(
     try:
         for first in range(0, count, at_once):
             numbers = range(first, min(first + at_once, count))
-            kept += _shown(worlds, numbers, recipe, photographer.pictures if photographer else None)
+            kept += _collect_demonstrations(worlds, numbers, recipe, photographer.take_images if photographer else None)
             if wanted is not None and len(kept) >= wanted:
                 kept = kept[:wanted]
                 break
@@ -143,11 +143,11 @@ def write_demonstrations(
         raise CheckFailedError(
             f"The scripted expert of {TASK} succeeded in none of {count} worlds of {worlds.twin.name}."
         )
-    _write(worlds.twin, kept, folder, recipe)
+    _write_dataset(worlds.twin, kept, folder, recipe)
     return len(kept)
 
 
-def _told(task: Task, recipe: TransferRecipe) -> ReadingSpec:
+def _tracker_columns(task: Task, recipe: TransferRecipe) -> ReadingSpec:
     """Return the tracker columns that demonstrations contain."""
     whole = environment_spec(task)
     if recipe.sees == "tool":
@@ -161,7 +161,7 @@ def _gripper(twin: Twin) -> str:
     return "" if hand is None else hand.joint
 
 
-def _shown(
+def _collect_demonstrations(
     worlds: DemonstrationWorlds, numbers: Sequence[int], recipe: TransferRecipe, photograph: Photograph | None
 ) -> list[_Demonstration]:
     """Return the successful episodes, with the unperturbed commands as their actions and without states."""
@@ -174,7 +174,7 @@ def _shown(
     meant = batch.units.from_si(np.stack(actor.meant, axis=1))
     seen = {key: np.stack([step[key] for step in actor.seen], axis=1) for key in actor.seen[0]}
     names = list(environment_spec(task).columns)
-    told = [names.index(name) for name in _told(task, recipe).columns]
+    told = [names.index(name) for name in _tracker_columns(task, recipe).columns]
     none = np.empty((0, 0))
     return [
         _Demonstration(
@@ -192,7 +192,7 @@ def _shown(
     ]
 
 
-def _write(twin: Twin, shown: Sequence[_Demonstration], folder: Path, recipe: TransferRecipe) -> None:
+def _write_dataset(twin: Twin, shown: Sequence[_Demonstration], folder: Path, recipe: TransferRecipe) -> None:
     task, first = open_task(TASK, twin), shown[0]
     spec = DatasetSpec(
         name=f"{twin.name} {task.name}",
@@ -205,7 +205,7 @@ def _write(twin: Twin, shown: Sequence[_Demonstration], folder: Path, recipe: Tr
         ),
         twin_hash=twin.hash,
         block_size=max(one.episode.number for one in shown) + 1,
-        readings=(_told(task, recipe),),
+        readings=(_tracker_columns(task, recipe),),
     )
     frames = [one.pictures for one in shown] if first.pictures else None
     with DatasetWriter.open(folder, spec) as writer:
@@ -229,7 +229,7 @@ def log_and_identify(twin: Twin, robot: int, episodes: int, file: Path) -> None:
     During the log the tracker also measures the tool. Joint readings alone do not determine the zeros of the joints,
     and an error of a centimetre at the tool decides whether a grasp succeeds.
     """
-    tracker = hidden_cell(twin, robot).tracker
+    tracker = make_hidden_cell(twin, robot).tracker
     log = virtual_log(robot, twin=TWIN, episodes=episodes, seconds=_SECONDS, nthread=1, tracker=tracker)
     config = FitConfig(iterations=_ITERATIONS, polish=0, replay=_REPLAY)
     backend = open_backend("threads", nthread=1)
@@ -257,7 +257,7 @@ def training_worlds(
     distribution = ParamDistribution.from_json(read_json(identified))
     if kind == "posterior":
         return DemonstrationWorlds(twin=twin, plan=_plan(twin, identified_draws(twin, distribution)), tracker=noisy)
-    estimate = {name: value for name, value in distribution.estimate.items() if name in _determined(distribution)}
+    estimate = {name: value for name, value in distribution.estimate.items() if name in _determined_names(distribution)}
 
     def as_estimated(table: ParamTable) -> ParamTable:
         own = {name: table[name] for draw in placement_draws(twin) for name in draw.names}
@@ -266,7 +266,7 @@ def training_worlds(
     return DemonstrationWorlds(twin=twin, plan=_plan(twin, placement_draws(twin)), become=as_estimated)
 
 
-def _determined(distribution: ParamDistribution) -> set[str]:
+def _determined_names(distribution: ParamDistribution) -> set[str]:
     pairs = zip(distribution.names, distribution.determined, strict=True)
     return {name for name, determined in pairs if determined}
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from twinloop.core.documents import read_json
 from twinloop.core.files import write_json
-from twinloop.hardware import HiddenCell, hidden_cell
+from twinloop.hardware import HiddenCell, make_hidden_cell
 from twinloop.rollout import BatchResult, ExpertActor
-from twinloop.rollout.photographer import WorldCamera
+from twinloop.rollout.world_camera import WorldCamera
 from twinloop.tasks import open_task
 from twinloop.train import SourceConfig, TrainConfig, train
 from twinloop.twin import Twin, load_twin
@@ -100,7 +100,7 @@ def _twin() -> Twin:
 
 @cache
 def _cell(robot: int) -> HiddenCell:
-    return hidden_cell(_twin(), robot)
+    return make_hidden_cell(_twin(), robot)
 
 
 def _log(part: StudyPart) -> None:
@@ -118,7 +118,7 @@ def _demos(part: StudyPart) -> None:
         )
         write_demonstrations(worlds, part.path, count=_ATTEMPTS * settings.real, wanted=settings.real, **how)
         return
-    log = _other(part, "log").path / "distribution.json"
+    log = _related_part(part, "log").path / "distribution.json"
     write_demonstrations(
         training_worlds(part.worlds, _twin(), settings.recipe, log), part.path, count=settings.demos, **how
     )
@@ -148,21 +148,23 @@ def _sources(part: StudyPart, condition: TransferCondition) -> tuple[SourceConfi
     if condition.worlds:
         weight = 1.0 - share if condition.real else None
         found.append(
-            SourceConfig(data=str(demos_of(part, condition.worlds).path), name="sim", weight=weight, kind="sim")
+            SourceConfig(
+                data=str(demonstrations_part(part, condition.worlds).path), name="sim", weight=weight, kind="sim"
+            )
         )
     if condition.real:
         weight = share if condition.worlds else None
-        found.append(SourceConfig(data=str(demos_of(part, "real").path), name="robot", weight=weight))
+        found.append(SourceConfig(data=str(demonstrations_part(part, "real").path), name="robot", weight=weight))
     return tuple(found)
 
 
 def _trials(part: StudyPart) -> None:
-    cell, owner = _cell(part.robot), policy_of(part)
+    cell, owner = _cell(part.robot), policy_part(part)
     camera, height, width = PICTURES
     photographer = WorldCamera(cell.twin, [camera], height=height, width=width)
-    actor = policy_actor(cell, owner.path, photographer.pictures if part.settings.images else None)
+    actor = policy_actor(cell, owner.path, photographer.take_images if part.settings.images else None)
     try:
-        _keep(part, run_trials(cell, range(part.settings.episodes), actor))
+        _write_outcomes(part, run_trials(cell, range(part.settings.episodes), actor))
     finally:
         photographer.close()
 
@@ -170,32 +172,32 @@ def _trials(part: StudyPart) -> None:
 def _script(part: StudyPart) -> None:
     """Run the trials with the scripted expert, whose success rate is about the highest that a policy can reach."""
     cell = _cell(part.robot)
-    _keep(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
+    _write_outcomes(part, run_trials(cell, range(part.settings.episodes), ExpertActor(task=open_task(TASK, cell.twin))))
 
 
-def _keep(part: StudyPart, batch: BatchResult) -> None:
+def _write_outcomes(part: StudyPart, batch: BatchResult) -> None:
     part.path.mkdir(parents=True)
     write_json(part.path / "trials.json", {"success": [bool(done) for done in batch.success]})
 
 
-def successes(part: StudyPart) -> list[bool]:
+def read_outcomes(part: StudyPart) -> list[bool]:
     """Return the outcomes of a part's trials, in the order of their numbers."""
     return read_json(part.path / "trials.json")["success"]
 
 
-def demos_of(part: StudyPart, worlds: str) -> StudyPart:
+def demonstrations_part(part: StudyPart, worlds: str) -> StudyPart:
     """Return the demonstrations in these worlds that a part's policy is trained on."""
     shared = worlds in ("nominal", "ranges")
-    return _other(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
+    return _related_part(part, "demos", worlds=worlds, robot=-1 if shared else part.robot)
 
 
-def policy_of(part: StudyPart) -> StudyPart:
+def policy_part(part: StudyPart) -> StudyPart:
     """Return the policy that a part evaluates."""
     own = NUMBERS[part.condition].per_robot
-    return _other(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
+    return _related_part(part, "policy", robot=part.robot if own else -1, seed=part.seed, condition=part.condition)
 
 
-def _other(
+def _related_part(
     part: StudyPart, kind: str, *, robot: int | None = None, seed: int = 0, condition: int = 0, worlds: str = ""
 ) -> StudyPart:
     return StudyPart(

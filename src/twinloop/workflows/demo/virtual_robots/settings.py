@@ -133,7 +133,7 @@ class TransferSettings:
             raise InputError(f"--shake {self.recipe.shake:g}: give rad from 0 to 0.5, such as 0.0175.")
 
     @property
-    def chosen(self) -> list[TransferCondition]:
+    def selected_conditions(self) -> list[TransferCondition]:
         """The conditions, in order of their numbers."""
         return [NUMBERS[number] for number in sorted(set(self.conditions))]
 

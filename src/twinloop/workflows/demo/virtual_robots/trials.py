@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from twinloop.core.evaluation import Evaluation
-from twinloop.evaluate.acting import Candidate
+from twinloop.evaluate.candidates import Candidate
 from twinloop.evaluate.real import SUITE
 from twinloop.evaluate.run import evaluate
 from twinloop.evaluate.suite import SliceSpec, SuiteSpec
 from twinloop.evaluate.worlds import InitialWorlds, Suite, SuiteSlice
-from twinloop.hardware.hidden import HiddenCell, hidden_cell
+from twinloop.hardware.hidden import HiddenCell, make_hidden_cell
 from twinloop.policies import open_policy
 from twinloop.rollout import BatchResult, run_batch
 from twinloop.rollout.actor import Actor
@@ -54,7 +54,7 @@ class _CellSuite(Suite):
 
     cell: HiddenCell
 
-    def beginning(
+    def create_worlds(
         self,
         item: SuiteSlice,  # noqa: ARG002
         trials: NDArray[np.int64],
@@ -68,9 +68,9 @@ class _CellSuite(Suite):
         return InitialWorlds(params=params, numbers=trials, run_seed=PLACES)
 
 
-def robot_trials(policy: Path, episodes: int, output: Path) -> Evaluation:
+def evaluate_on_robot(policy: Path, episodes: int, output: Path) -> Evaluation:
     """Evaluate a policy on the virtual robot as `twinloop evaluate` does, and store the evaluation in ``output``."""
-    cell, opened = hidden_cell(load_twin(TWIN), FIRST_ROBOT), open_policy(policy)
+    cell, opened = make_hidden_cell(load_twin(TWIN), FIRST_ROBOT), open_policy(policy)
     spec = SliceSpec(name=f"robot{FIRST_ROBOT}")
     suite = _CellSuite(
         spec=SuiteSpec(name=SUITE, base="none", episodes=episodes, slices=[spec]),

@@ -15,8 +15,8 @@ from twinloop.core.units import RADIANS, UnitMap
 from twinloop.dataset.logs.importers.protocol import Importer, LogOptions, RawEpisode, resolve_units
 from twinloop.dataset.logs.importers.ros import topics as kinds
 from twinloop.dataset.logs.importers.ros.series import CommandSeries, TopicSeries, read_commands, read_series
-from twinloop.dataset.logs.importers.ros.topics import TopicRoles, choose, open_bag, recordings
-from twinloop.dataset.logs.importers.tables import unit_map
+from twinloop.dataset.logs.importers.ros.topics import TopicRoles, assign_roles, find_recordings, open_bag
+from twinloop.dataset.logs.importers.tables import make_unit_map
 
 Array = NDArray[np.float64]
 _NS = 1_000_000_000
@@ -34,7 +34,7 @@ _FELT = {  # signals by message type: (field, columns, unit)
 
 def recognizes(path: Path) -> bool:
     """Return whether a path is a recording or a folder of recordings."""
-    return bool(recordings(path))
+    return bool(find_recordings(path))
 
 
 def read(path: Path, options: LogOptions) -> list[RawEpisode]:
@@ -45,14 +45,14 @@ def read(path: Path, options: LogOptions) -> list[RawEpisode]:
         LogError: a damaged file, or several matching topics; the message then requests a choice.
         UnknownNameError: a topic or a role that does not exist.
     """
-    files = recordings(path)
-    return [_episode(index, file, options) for index, file in enumerate(files)]
+    files = find_recordings(path)
+    return [_read_episode(index, file, options) for index, file in enumerate(files)]
 
 
-def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
+def _read_episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
     with open_bag(path) as bag:
         found = bag.topics()
-        roles = choose(found, options.topics, where=str(path))
+        roles = assign_roles(found, options.topics, where=str(path))
         count = sum(topic.count for topic in found if topic.name in roles.names)
         if count > _MOST_MESSAGES:
             raise LogError(f"{path} has {count:,} messages to read, more than {_MOST_MESSAGES:,}. Split the recording.")
@@ -60,9 +60,9 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
         series = read_series(bag.messages(roles.names), by_name)
     if silent := [name for name, found in series.items() if not len(found)]:
         raise LogError(f"{path} has no message of {', '.join(silent)}, although its index lists some. It is damaged.")
-    times, clock = _times(series)
-    raw = _joints(path, roles, series, times, options) if roles.state else _nothing(path, roles)
-    signals = {**raw.signals, **_felt(path, roles, series, times)}
+    times, clock = _message_times(series)
+    raw = _read_joints(path, roles, series, times, options) if roles.state else _empty_episode(path, roles)
+    signals = {**raw.signals, **_read_signals(path, roles, series, times)}
     time = raw.time if roles.state else max((signal.time for signal in signals.values()), key=len)
     nothing = np.empty((len(time), 0))
     return replace(
@@ -75,11 +75,11 @@ def _episode(index: int, path: Path, options: LogOptions) -> RawEpisode:
         task=options.task,
         origin=options.origin or str(path),
         robot_type=options.robot_type,
-        notes=(*raw.notes, clock, *_left(roles)),
+        notes=(*raw.notes, clock, *_note_unread_topics(roles)),
     )
 
 
-def _nothing(path: Path, roles: TopicRoles) -> RawEpisode:
+def _empty_episode(path: Path, roles: TopicRoles) -> RawEpisode:
     """Return an empty episode for a recording without measured joints."""
     if roles.command is not None:
         raise LogError(
@@ -91,17 +91,17 @@ def _nothing(path: Path, roles: TopicRoles) -> RawEpisode:
     return RawEpisode(index=0, time=np.empty(0), action=empty, state=empty, units=units, command="none")
 
 
-def _joints(
+def _read_joints(
     path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array], options: LogOptions
 ) -> RawEpisode:
     assert roles.state is not None  # noqa: S101 — checked by the caller
     measured = series[roles.state.name]
-    joints = measured.joints(options.joints)
-    rows, state = measured.rows("position", joints)
+    joints = measured.common_joints(options.joints)
+    rows, state = measured.select_rows("position", joints)
     if not rows:
         raise LogError(f"{path}: {measured.topic} holds no positions of {', '.join(joints)}.")
     time = times[measured.topic][rows]
-    commands = _commands(roles, series, times, joints, (time, state), options)
+    commands = _read_topic_commands(roles, series, times, joints, (time, state), options)
     kept = joints if commands is None else commands.joints
     state = state[:, [joints.index(joint) for joint in kept]]
     notes = [f"joints measured on {measured.topic}"]
@@ -117,14 +117,14 @@ def _joints(
         state=state,
         action=np.zeros_like(state) if commands is None else commands.values,
         action_time=None if commands is None else commands.time,
-        units=_units(path, kept, state, options),
+        units=_resolve_joint_units(path, kept, state, options),
         command="none" if commands is None else commands.kind,  # pyright: ignore[reportArgumentType]
-        signals=_of_joints(measured, times[measured.topic], kept),
+        signals=_read_joint_signals(measured, times[measured.topic], kept),
         notes=tuple(notes),
     )
 
 
-def _commands(
+def _read_topic_commands(
     roles: TopicRoles,
     series: Mapping[str, TopicSeries],
     times: Mapping[str, Array],
@@ -145,24 +145,24 @@ def _commands(
     )
 
 
-def _units(path: Path, joints: tuple[str, ...], state: Array, options: LogOptions) -> UnitMap:
+def _resolve_joint_units(path: Path, joints: tuple[str, ...], state: Array, options: LogOptions) -> UnitMap:
     """Return the caller's units, else radians (REP 103), which mean metres for a slide joint."""
     if options.units is not None:
         return resolve_units(joints, options, where=str(path), sample=state)
-    return unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")
+    return make_unit_map(dict.fromkeys(joints, RADIANS), source="REP 103")
 
 
-def _of_joints(measured: TopicSeries, time: Array, joints: tuple[str, ...]) -> dict[str, LoggedSignal]:
+def _read_joint_signals(measured: TopicSeries, time: Array, joints: tuple[str, ...]) -> dict[str, LoggedSignal]:
     """Return joint velocities and torques if the messages have any that are not NaN."""
     signals: dict[str, LoggedSignal] = {}
     for name, (field, unit) in _FIELDS.items():
-        rows, values = measured.rows(field, joints)
+        rows, values = measured.select_rows(field, joints)
         if rows and not np.isnan(values).all():
             signals[name] = LoggedSignal(time=time[rows], values=values, columns=joints, unit=unit)
     return signals
 
 
-def _felt(
+def _read_signals(
     path: Path, roles: TopicRoles, series: Mapping[str, TopicSeries], times: Mapping[str, Array]
 ) -> dict[str, LoggedSignal]:
     signals: dict[str, LoggedSignal] = {}
@@ -184,7 +184,7 @@ def _felt(
     return signals
 
 
-def _times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
+def _message_times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
     """Return each message's time in s from the first: from headers if all use the recorder's clock, else recorded."""
     stamped = {
         name: np.asarray(found.stamped, dtype=np.int64)
@@ -203,7 +203,7 @@ def _times(series: Mapping[str, TopicSeries]) -> tuple[dict[str, Array], str]:
     return {name: (values - start) / _NS for name, values in used.items()}, clock
 
 
-def _left(roles: TopicRoles) -> list[str]:
+def _note_unread_topics(roles: TopicRoles) -> list[str]:
     return [f"topics not read: {', '.join(topic.name for topic in roles.left)}"] if roles.left else []
 
 

@@ -37,7 +37,7 @@ class TopicSeries:
         names, values = _READERS[self.kind](message)
         header = getattr(message, "header", None)
         self.recorded.append(recorded)
-        self.stamped.append(0 if header is None else _ns(header.stamp))
+        self.stamped.append(0 if header is None else _to_nanoseconds(header.stamp))
         self.names.append(names)
         for key, row in values.items():
             self.values.setdefault(key, []).append(np.asarray(row, dtype=np.float64))
@@ -45,7 +45,7 @@ class TopicSeries:
     def __len__(self) -> int:
         return len(self.recorded)
 
-    def joints(self, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
+    def common_joints(self, wanted: Sequence[str] | None = None) -> tuple[str, ...]:
         """Return the joints that every message names, in the order of the first message or of ``wanted``.
 
         Raises:
@@ -65,7 +65,7 @@ class TopicSeries:
             raise LogError(f"No message of {self.topic} holds the joints {', '.join(wanted)}. They hold: {shown}.")
         return tuple(wanted)
 
-    def rows(self, key: str, joints: Sequence[str]) -> tuple[list[int], Array]:
+    def select_rows(self, key: str, joints: Sequence[str]) -> tuple[list[int], Array]:
         """Return the indices of messages with field ``key`` for all these joints, and their values ``(k, n)``."""
         chosen, values = [], []
         order: dict[tuple[str, ...], list[int] | None] = {}
@@ -87,40 +87,42 @@ def read_series(messages: Any, by_name: Mapping[str, str]) -> dict[str, TopicSer
     return series
 
 
-def seconds(duration: Any) -> float:
+def to_seconds(duration: Any) -> float:
     """Convert a ROS duration to s."""
-    return _ns(duration) / _NS
+    return _to_nanoseconds(duration) / _NS
 
 
-def _ns(stamp: Any) -> int:
+def _to_nanoseconds(stamp: Any) -> int:
     return int(stamp.sec) * _NS + int(stamp.nanosec)
 
 
-def _joints(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_joints(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     fields = {"position": message.position, "velocity": message.velocity, "effort": message.effort}
     return tuple(message.name), fields
 
 
-def _array(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_array(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return (), {"data": message.data}
 
 
-def _trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_trajectory(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the points of a trajectory: time from start, positions, and velocities if all points have them."""
     points, n = message.points, len(message.joint_names)
     moving = all(len(point.velocities) == n for point in points)
     if any(len(point.positions) != n for point in points):
         raise LogError("a trajectory has points without positions; only positions are read from trajectories.")
     return tuple(message.joint_names), {
-        "from_start": [seconds(point.time_from_start) for point in points],
+        "from_start": [to_seconds(point.time_from_start) for point in points],
         "positions": np.array([point.positions for point in points]).ravel(),
         "velocities": np.array([point.velocities for point in points]).ravel() if moving else [],
     }
 
 
-def _controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     """Return the controller's target and measurement: reference and feedback, or desired and actual before Humble."""
-    wanted, found = (_filled(message, names) for names in (("reference", "desired"), ("feedback", "actual")))
+    wanted, found = (
+        _first_filled_point(message, names) for names in (("reference", "desired"), ("feedback", "actual"))
+    )
     return tuple(message.joint_names), {
         "wanted_position": wanted.positions,
         "wanted_effort": wanted.effort,
@@ -130,13 +132,13 @@ def _controller(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     }
 
 
-def _filled(message: Any, names: Sequence[str]) -> Any:
+def _first_filled_point(message: Any, names: Sequence[str]) -> Any:
     """Return the first of the named fields that has positions, else the first that exists."""
     points = [getattr(message, name) for name in names if hasattr(message, name)]
     return next((point for point in points if len(point.positions)), points[0])
 
 
-def _imu(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_imu(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     rate, force = message.angular_velocity, message.linear_acceleration
     # A covariance that begins with -1 means that the device does not measure this quantity (sensor_msgs/Imu).
     return (message.header.frame_id,), {
@@ -145,18 +147,18 @@ def _imu(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     }
 
 
-def _wrench(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+def _parse_wrench(message: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     force, torque = message.wrench.force, message.wrench.torque
     return (message.header.frame_id,), {"wrench": [force.x, force.y, force.z, torque.x, torque.y, torque.z]}
 
 
 _READERS: dict[str, Callable[[Any], tuple[tuple[str, ...], dict[str, Any]]]] = {
-    kinds.JOINTS: _joints,
-    kinds.ARRAY: _array,
-    kinds.TRAJECTORY: _trajectory,
-    kinds.CONTROLLER: _controller,
-    kinds.IMU: _imu,
-    kinds.WRENCH: _wrench,
+    kinds.JOINTS: _parse_joints,
+    kinds.ARRAY: _parse_array,
+    kinds.TRAJECTORY: _parse_trajectory,
+    kinds.CONTROLLER: _parse_controller,
+    kinds.IMU: _parse_imu,
+    kinds.WRENCH: _parse_wrench,
 }
 
 
@@ -205,19 +207,19 @@ def read_commands(
             f"{', '.join(joints)}. Choose another command topic (--topics command=…) or joints (--joints)."
         )
     if series.kind == kinds.TRAJECTORY:
-        return _trajectories(series, time, common, joints, measured)
+        return _sample_trajectories(series, time, common, joints, measured)
     order = reversed(_FIELDS[series.kind]) if said == "torque" else _FIELDS[series.kind]
     for name in order:
-        rows, values = series.rows(name, common)
-        if rows and not np.isnan(values).all() and (not said or said == _kind(name)):
-            return CommandSeries(time=time[rows], values=values, joints=common, kind=_kind(name))
+        rows, values = series.select_rows(name, common)
+        if rows and not np.isnan(values).all() and (not said or said == _command_kind(name)):
+            return CommandSeries(time=time[rows], values=values, joints=common, kind=_command_kind(name))
     raise LogError(
         f"{series.topic} holds no {said or 'positions and no efforts'} for {', '.join(common)}. Commands of velocity "
         "are not read: give another topic (--topics command=…), or command=none."
     )
 
 
-def _kind(field: str) -> str:
+def _command_kind(field: str) -> str:
     return "torque" if field.endswith("effort") else "position"
 
 
@@ -236,7 +238,7 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
             f"{series.topic} holds numbers without names. Which joints are they, in its order? "
             f"Answer with joints=[…] (--joints a,b,…); measured are {', '.join(joints)}."
         )
-    kind = said or _kind_of_name(series.topic)
+    kind = said or _kind_from_name(series.topic)
     if not kind:
         raise LogError(
             f"{series.topic} does not declare the kind of its numbers. Answer with --topics position={series.topic} or "
@@ -245,14 +247,14 @@ def _array_commands(series: TopicSeries, time: Array, joints: Sequence[str], sai
     return CommandSeries(time=time, values=np.array(rows), joints=tuple(joints), kind=kind)
 
 
-def _kind_of_name(topic: str) -> str:
+def _kind_from_name(topic: str) -> str:
     """Return the command type in a controller's name, as in ros2_control."""
     if re.search(r"position", topic.lower()):
         return "position"
     return "torque" if re.search(r"effort|torque", topic.lower()) else ""
 
 
-def _trajectories(
+def _sample_trajectories(
     series: TopicSeries, time: Array, common: tuple[str, ...], joints: Sequence[str], measured: tuple[Array, Array]
 ) -> CommandSeries:
     """Sample trajectories at the times of the measurements, as a controller follows them.
@@ -271,15 +273,15 @@ def _trajectories(
             raise LogError(f"Trajectories on {series.topic} name different joints. Choose with --joints.")
         if held is None:
             held = positions[max(0, int(np.searchsorted(frames, time[at], side="right")) - 1), columns]
-        knots, slopes = _knots(series, at, common, time[at], held)
+        knots, slopes = _trajectory_knots(series, at, common, time[at], held)
         chosen = (frames >= time[at]) & (frames < until)
-        values[chosen] = _follow(knots, slopes, frames[chosen])
-        held = _follow(knots, slopes, np.array([min(until, knots[0][-1])]))[0]
+        values[chosen] = _interpolate_trajectory(knots, slopes, frames[chosen])
+        held = _interpolate_trajectory(knots, slopes, np.array([min(until, knots[0][-1])]))[0]
     begun = ~np.isnan(values[:, 0])
     return CommandSeries(time=frames[begun], values=values[begun], joints=common, kind="position")
 
 
-def _knots(
+def _trajectory_knots(
     series: TopicSeries, at: int, joints: Sequence[str], heard: float, held: Array
 ) -> tuple[tuple[Array, Array], Array | None]:
     """Return times and positions of a trajectory's start and points, and the velocities of the points or None."""
@@ -300,7 +302,7 @@ def _knots(
     return (np.concatenate([[heard], times]), np.concatenate([held[None], points])), slopes
 
 
-def _follow(knots: tuple[Array, Array], slopes: Array | None, at: Array) -> Array:
+def _interpolate_trajectory(knots: tuple[Array, Array], slopes: Array | None, at: Array) -> Array:
     """Return trajectory positions ``(k, n)`` at times ``at``; ``slopes``: velocities of all points but the first."""
     times, points = knots
     straight = np.stack([np.interp(at, times, column) for column in points.T], axis=1)

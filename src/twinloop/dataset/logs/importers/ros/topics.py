@@ -40,7 +40,7 @@ class Bag:
         """Return all topics by name; a topic with two types occurs twice."""
         counts: dict[tuple[str, str], int] = {}
         for connection in self._reader.connections:
-            key = connection.topic, _kind(connection.msgtype)
+            key = connection.topic, _strip_version(connection.msgtype)
             counts[key] = counts.get(key, 0) + connection.msgcount
         return [Topic(name=name, kind=kind, count=count) for (name, kind), count in sorted(counts.items())]
 
@@ -53,7 +53,7 @@ class Bag:
         connections = [c for c in self._reader.connections if c.topic in names]
         if not connections:
             return
-        for connection, stamp, data in self._recorded(connections):
+        for connection, stamp, data in self._read_raw_messages(connections):
             try:
                 yield connection.topic, stamp, self._reader.deserialize(data, connection.msgtype)
             except Exception as error:
@@ -63,7 +63,7 @@ class Bag:
                     "is damaged."
                 ) from error
 
-    def _recorded(self, connections: list[Any]) -> Iterator[tuple[Any, int, Any]]:
+    def _read_raw_messages(self, connections: list[Any]) -> Iterator[tuple[Any, int, Any]]:
         try:
             yield from self._reader.messages(connections=connections)
         except LogError:
@@ -71,7 +71,7 @@ class Bag:
         except Exception as error:
             said = (str(error).splitlines() or [""])[0]
             raise LogError(
-                f"{self._path} is damaged ({type(error).__name__}: {said}). {_advice(self._path, said)}"
+                f"{self._path} is damaged ({type(error).__name__}: {said}). {_suggest_repair(self._path, said)}"
             ) from error
 
 
@@ -91,23 +91,25 @@ def open_bag(path: Path) -> Iterator[Bag]:
             f"{path} is a ROS or MCAP recording, and nothing here reads those.", remedy="pip install 'twinloop[ros]'"
         ) from error
     try:
-        reader = AnyReader([path], default_typestore=get_typestore(_store(path, Stores)))
+        reader = AnyReader([path], default_typestore=get_typestore(_choose_typestore(path, Stores)))
         reader.open()
     except Exception as error:
         said = (str(error).splitlines() or [""])[0]
-        raise LogError(f"{path} cannot be opened ({type(error).__name__}: {said}). {_advice(path, said)}") from error
+        raise LogError(
+            f"{path} cannot be opened ({type(error).__name__}: {said}). {_suggest_repair(path, said)}"
+        ) from error
     try:
         yield Bag(reader, path)
     finally:
         reader.close()
 
 
-def _store(path: Path, stores: Any) -> Any:
+def _choose_typestore(path: Path, stores: Any) -> Any:
     """Return the message definitions for a recording without its own (sqlite3 before Iron)."""
     return stores.ROS1_NOETIC if path.suffix == ".bag" else stores.LATEST
 
 
-def _advice(path: Path, said: str) -> str:
+def _suggest_repair(path: Path, said: str) -> str:
     if "rofile" in said:
         return "Only recordings of ROS 2 are read from MCAP: record with ros2 bag, or export to CSV."
     if path.suffix == ".mcap" or "magic" in said:
@@ -118,23 +120,23 @@ def _advice(path: Path, said: str) -> str:
 def is_recording(path: Path) -> bool:
     """Return whether a path is one recording: a rosbag2 folder, or a file with a known suffix."""
     if path.is_dir():
-        return (path / "metadata.yaml").is_file() and _says_rosbag2(path / "metadata.yaml")
+        return (path / "metadata.yaml").is_file() and _is_rosbag2(path / "metadata.yaml")
     return path.suffix in SUFFIXES and path.is_file()
 
 
-def recordings(path: Path) -> list[Path]:
+def find_recordings(path: Path) -> list[Path]:
     """Return the path itself if it is a recording, else the recordings in the folder, sorted by name."""
     if is_recording(path):
         return [path]
     return sorted(inner for inner in path.iterdir() if is_recording(inner)) if path.is_dir() else []
 
 
-def _says_rosbag2(path: Path) -> bool:
+def _is_rosbag2(path: Path) -> bool:
     with path.open("rb") as file:
         return b"rosbag2_bagfile_information" in file.read(1024)
 
 
-def _kind(name: str) -> str:
+def _strip_version(name: str) -> str:
     package, _, rest = name.partition("/")
     return f"{package}/{rest.removeprefix('msg/')}"
 
@@ -176,7 +178,7 @@ class TopicRoles:
         return list(dict.fromkeys(topic.name for topic in chosen if topic is not None))
 
 
-def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> TopicRoles:
+def assign_roles(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> TopicRoles:
     """Return the role of each topic.
 
     Args:
@@ -196,14 +198,14 @@ def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> T
             raise UnknownNameError("role of a topic", role, ["state", *_COMMANDS, "imu:SITE", "wrench:SITE"])
         if name != NOTHING and name not in by_name:
             raise UnknownNameError("topic", name, by_name, where=where)
-    state = _state(heard, said, by_name, where)
-    command = _command(heard, said, by_name, where, state)
-    signals = _signals(heard, said, by_name)
+    state = _find_state(heard, said, by_name, where)
+    command = _find_command(heard, said, by_name, where, state)
+    signals = _find_signals(heard, said, by_name)
     used = {topic.name for topic in (state, command, *(topic for _, topic in signals)) if topic is not None}
     if not used:
         raise LogError(
             f"{where} has no topic of a type that is read ({', '.join((*_COMMAND_KINDS, IMU, WRENCH))}). "
-            f"It has: {_listed(topics)}."
+            f"It has: {_format_topics(topics)}."
         )
     return TopicRoles(
         state=state,
@@ -214,59 +216,68 @@ def choose(topics: Sequence[Topic], said: Mapping[str, str], *, where: str) -> T
     )
 
 
-def _state(heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic], where: str) -> Topic | None:
+def _find_state(
+    heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic], where: str
+) -> Topic | None:
     if "state" in said:
-        return _given(said["state"], by_name, (JOINTS, CONTROLLER), "state", where)
+        return _require_topic(said["state"], by_name, (JOINTS, CONTROLLER), "state", where)
     taken = {said[role] for role in _COMMANDS if role in said}
-    measured = [t for t in heard if t.kind == JOINTS and not commanding(t.name) and t.name not in taken]
+    measured = [t for t in heard if t.kind == JOINTS and not is_command_name(t.name) and t.name not in taken]
     measured = measured or [t for t in heard if t.kind == CONTROLLER]
     if len(measured) > 1:
         raise LogError(
-            f"{where} has several topics that may be the measured joint positions: {_listed(measured)}. Which is it? "
+            f"{where} has several topics that may be the measured joint positions: {_format_topics(measured)}. Which "
+            "is it? "
             f"{_HOW}, such as state={measured[0].name}."
         )
     return measured[0] if measured else None
 
 
-def _command(
+def _find_command(
     heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic], where: str, state: Topic | None
 ) -> Topic | None:
     for role in _COMMANDS:
         if role in said:
-            return _given(said[role], by_name, _COMMAND_KINDS, role, where)
-    found = [t for t in heard if t.kind in (JOINTS, ARRAY) and commanding(t.name)]
+            return _require_topic(said[role], by_name, _COMMAND_KINDS, role, where)
+    found = [t for t in heard if t.kind in (JOINTS, ARRAY) and is_command_name(t.name)]
     found += [t for t in heard if t.kind in (TRAJECTORY, CONTROLLER)]
-    found = [t for t in found if not _reported(t, found)]
+    found = [t for t in found if not _has_controller(t, found)]
     if state is not None and state.kind == JOINTS:
         found = [t for t in found if t.name != state.name]
     if len(found) > 1:
         raise LogError(
-            f"{where} has several topics that may be the commands: {_listed(found)}. Which is it? "
+            f"{where} has several topics that may be the commands: {_format_topics(found)}. Which is it? "
             f"{_HOW}, such as command={found[0].name}, or command={NOTHING}."
         )
     return found[0] if found else None
 
 
-def _reported(topic: Topic, found: Sequence[Topic]) -> bool:
+def _has_controller(topic: Topic, found: Sequence[Topic]) -> bool:
     """Return whether a trajectory topic has a controller-state topic, which has the reference, in its namespace."""
     spaces = {t.name.rpartition("/")[0] for t in found if t.kind == CONTROLLER}
     return topic.kind == TRAJECTORY and topic.name.rpartition("/")[0] in spaces
 
 
-def _signals(heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic]) -> list[tuple[str, Topic]]:
+def _find_signals(
+    heard: Sequence[Topic], said: Mapping[str, str], by_name: Mapping[str, Topic]
+) -> list[tuple[str, Topic]]:
     """Return site and topic of each IMU and wrench; only the caller's topics if any of that type are given."""
     chosen: list[tuple[str, Topic]] = []
     for role, kind in _SIGNALS.items():
         given = {key.partition(":")[2]: name for key, name in said.items() if key.partition(":")[0] == role}
         if given:
-            named = ((site, _given(name, by_name, (kind,), role, "the recording")) for site, name in given.items())
+            named = (
+                (site, _require_topic(name, by_name, (kind,), role, "the recording")) for site, name in given.items()
+            )
             chosen += [(site, topic) for site, topic in named if topic is not None]
         else:
             chosen += [("", topic) for topic in heard if topic.kind == kind]
     return chosen
 
 
-def _given(name: str, by_name: Mapping[str, Topic], kinds: Sequence[str], role: str, where: str) -> Topic | None:
+def _require_topic(
+    name: str, by_name: Mapping[str, Topic], kinds: Sequence[str], role: str, where: str
+) -> Topic | None:
     if name == NOTHING:
         return None
     topic = by_name[name]
@@ -275,10 +286,10 @@ def _given(name: str, by_name: Mapping[str, Topic], kinds: Sequence[str], role: 
     return topic
 
 
-def commanding(name: str) -> bool:
+def is_command_name(name: str) -> bool:
     """Return whether a topic's name denotes a command rather than a measurement."""
     return _COMMANDING.search(name.lower()) is not None
 
 
-def _listed(topics: Sequence[Topic]) -> str:
+def _format_topics(topics: Sequence[Topic]) -> str:
     return ", ".join(map(str, topics)) or "no topic with messages"

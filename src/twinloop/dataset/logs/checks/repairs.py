@@ -1,0 +1,212 @@
+"""Repair logs; each repair is applied only on request, never because of a finding."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from twinloop.core.errors import InputError, UnknownNameError
+from twinloop.core.records import Episode, LoggedSignal
+from twinloop.core.units import PERCENT
+from twinloop.dataset.logs.checks.timing import find_repeated_rows
+from twinloop.dataset.logs.checks.values import find_wraps
+from twinloop.dataset.logs.importers.protocol import RawEpisode
+from twinloop.dataset.logs.resampling import resample
+
+_COMMAND = "action/"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogRepairs:
+    """Corrections of every episode of a log, applied in this order.
+
+    Attributes:
+        time_scale: factor to seconds of all times.
+        scale: factor of a signal, by name.
+        quaternions_xyzw: poses have their quaternions as xyzw.
+        flip: names whose sign changes: a joint's measurement, ``action/JOINT``, a signal or ``SIGNAL/COLUMN``.
+        shift: seconds by which measurements are delayed: of all joints (""), a joint, or a signal.
+        clock_rate: scale of the commands' clock, relative to the episode's beginning.
+        unwrap: joints whose angles are unwrapped.
+        drop_missing: remove frames with a value that is not a number.
+        drop_duplicates: remove frames with the time of the previous one, and those that repeat it while the robot
+            moves.
+        resample_hz: resample the checked episodes to a uniform rate, split at gaps.
+    """
+
+    time_scale: float = 1.0
+    scale: Mapping[str, float] = field(default_factory=dict[str, float])
+    quaternions_xyzw: bool = False
+    flip: Sequence[str] = ()
+    shift: Mapping[str, float] = field(default_factory=dict[str, float])
+    clock_rate: float = 1.0
+    unwrap: Sequence[str] = ()
+    drop_missing: bool = False
+    drop_duplicates: bool = False
+    resample_hz: float | None = None
+
+    def __post_init__(self) -> None:
+        rates = {"--time-scale": self.time_scale, "--resample": self.resample_hz}
+        for flag, value in rates.items():
+            if value is not None and not 0 < value < math.inf:
+                raise InputError(f"{flag} {value:g} is no rate. Give a number above 0.")
+        for flag, values in (("--shift", self.shift), ("--scale", self.scale)):
+            for name, value in values.items():
+                if not math.isfinite(value):
+                    raise InputError(f"{flag} {name or value}: {value:g} is no number. Give one that is finite.")
+
+    def repair_episode(self, record: RawEpisode) -> RawEpisode:
+        """Return an episode with all corrections except resampling.
+
+        Raises:
+            UnknownNameError: the log has no such joint, signal or column.
+        """
+        record = _rescale_time(record, self.time_scale) if self.time_scale != 1 else record
+        for name, factor in self.scale.items():
+            record = _change_signal(record, name, lambda values, factor=factor: values * factor)
+        if self.quaternions_xyzw:
+            record = _reorder_quaternions(record)
+        for name in self.flip:
+            record = _flip_sign(record, name)
+        for name, seconds in self.shift.items():
+            record = _shift_time(record, name, seconds)
+        record = _stretch_clock(record, self.clock_rate) if self.clock_rate != 1 else record
+        for joint in self.unwrap:
+            record = _unwrap_joint(record, joint)
+        record = drop_missing(record) if self.drop_missing else record
+        return drop_duplicates(record) if self.drop_duplicates else record
+
+    def repair_episodes(self, records: Sequence[RawEpisode]) -> list[Episode]:
+        """Return the checked episodes of a log, corrected and, if requested, resampled.
+
+        Raises:
+            LogError: an episode is still invalid; states the reason.
+        """
+        made = [self.repair_episode(record).to_episode() for record in records]
+        if self.resample_hz is None:
+            return made
+        return [piece for episode in made for piece in resample(episode, self.resample_hz)]
+
+
+def drop_missing(record: RawEpisode) -> RawEpisode:
+    """Remove frames, and rows of signals, with a value that is not finite."""
+    good = np.isfinite(record.time) & np.isfinite(record.state).all(axis=1)
+    if record.action_time is None and record.command != "none":
+        good &= np.isfinite(record.action).all(axis=1)
+    signals = {}
+    for name, signal in record.signals.items():
+        rows = np.isfinite(signal.time) & np.isfinite(signal.values).all(axis=1)
+        signals[name] = replace(signal, time=signal.time[rows], values=signal.values[rows])
+    return replace(_select_rows(record, good), signals=signals)
+
+
+def drop_duplicates(record: RawEpisode) -> RawEpisode:
+    """Remove frames with the previous frame's time, and frames that repeat its values while the robot moves."""
+    later = np.diff(record.time, prepend=-np.inf) != 0
+    signals = {}
+    for name, signal in record.signals.items():
+        rows = np.diff(signal.time, prepend=-np.inf) != 0
+        signals[name] = replace(signal, time=signal.time[rows], values=signal.values[rows])
+    record = replace(_select_rows(record, later), signals=signals)
+    repeats, _ = find_repeated_rows(record)
+    return _select_rows(record, ~np.isin(np.arange(len(record.time)), repeats))
+
+
+def _select_rows(record: RawEpisode, rows: NDArray[np.bool_]) -> RawEpisode:
+    action = record.action if record.action_time is not None else record.action[rows]
+    return replace(record, time=record.time[rows], state=record.state[rows], action=action)
+
+
+def _rescale_time(record: RawEpisode, factor: float) -> RawEpisode:
+    own = None if record.action_time is None else record.action_time * factor
+    signals = {name: replace(signal, time=signal.time * factor) for name, signal in record.signals.items()}
+    return replace(record, time=record.time * factor, action_time=own, signals=signals)
+
+
+def _change_signal(
+    record: RawEpisode, name: str, change: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+) -> RawEpisode:
+    """Apply ``change`` to a signal's values; for a pose only to the position, because orientations have no scale."""
+    if name not in record.signals:
+        raise UnknownNameError("signal", name, record.signals, where=f"episode {record.index}")
+    signal = record.signals[name]
+    values = np.array(signal.values)
+    columns = slice(0, 3) if name.startswith("pose/") else slice(None)
+    values[:, columns] = change(values[:, columns])
+    return replace(record, signals={**record.signals, name: replace(signal, values=values)})
+
+
+def _reorder_quaternions(record: RawEpisode) -> RawEpisode:
+    """Convert the quaternions of all poses from xyzw to wxyz."""
+    signals: dict[str, LoggedSignal] = dict(record.signals)
+    for name, signal in record.signals.items():
+        if name.startswith("pose/"):
+            signals[name] = replace(signal, values=signal.values[:, [0, 1, 2, 6, 3, 4, 5]])
+    return replace(record, signals=signals)
+
+
+def _flip_sign(record: RawEpisode, name: str) -> RawEpisode:
+    joint = name.removeprefix(_COMMAND)
+    if joint in record.joints:
+        column = record.joints.index(joint)
+        which = "action" if name.startswith(_COMMAND) else "state"
+        values = np.array(getattr(record, which))
+        turned_about = 100.0 if record.units.joints[column].unit == PERCENT else 0.0
+        values[:, column] = turned_about - values[:, column]
+        return replace(record, **{which: values})
+    whole, _, part = name.partition("/")
+    if name in record.signals:
+        return _change_signal(record, name, np.negative)
+    if whole in record.signals and part in record.signals[whole].columns:
+        signal = record.signals[whole]
+        values = np.array(signal.values)
+        values[:, signal.columns.index(part)] *= -1
+        return replace(record, signals={**record.signals, whole: replace(signal, values=values)})
+    raise UnknownNameError("joint or signal", name, _list_names(record), where=f"episode {record.index}")
+
+
+def _shift_time(record: RawEpisode, name: str, seconds: float) -> RawEpisode:
+    """Delay measurements by ``seconds``; for all joints at once the commands get their own times."""
+    if not name:
+        own = record.time if record.action_time is None else record.action_time
+        return replace(record, time=record.time + seconds, action_time=own)
+    if name in record.signals:
+        signal = record.signals[name]
+        return replace(record, signals={**record.signals, name: replace(signal, time=signal.time + seconds)})
+    if name not in record.joints:
+        raise UnknownNameError("joint or signal", name, _list_names(record), where=f"episode {record.index}")
+    column = record.joints.index(name)
+    state = np.array(record.state)
+    state[:, column] = np.interp(record.time - seconds, record.time, state[:, column])
+    known = (record.time >= record.time[0] + seconds) & (record.time <= record.time[-1] + seconds)
+    return _select_rows(replace(record, state=state), known)
+
+
+def _stretch_clock(record: RawEpisode, rate: float) -> RawEpisode:
+    if not rate > 0:
+        raise InputError(f"A clock rate of {rate:g} is no rate. Give a factor such as 1.0002.")
+    own = record.time if record.action_time is None else record.action_time
+    begin = record.time[0]
+    return replace(record, action_time=begin + (own - begin) * rate)
+
+
+def _unwrap_joint(record: RawEpisode, joint: str) -> RawEpisode:
+    if joint not in record.joints:
+        raise UnknownNameError("joint", joint, record.joints, where=f"episode {record.index}")
+    column = record.joints.index(joint)
+    for which in ("state", "action") if record.command == "position" else ("state",):
+        values = np.array(getattr(record, which))
+        found = find_wraps(values[:, column])
+        if found is not None:
+            values[:, column] = np.unwrap(values[:, column], period=found[1])
+            record = replace(record, **{which: values})
+    return record
+
+
+def _list_names(record: RawEpisode) -> list[str]:
+    columns = [f"{name}/{column}" for name, signal in record.signals.items() for column in signal.columns]
+    return [*record.joints, *(f"{_COMMAND}{joint}" for joint in record.joints), *record.signals, *columns]

@@ -1,0 +1,151 @@
+"""Create policies and open saved ones; other parts of this package work without torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from twinloop.core.contract import ACTION, ENVIRONMENT, STATE, Contract
+from twinloop.core.errors import InputError, MissingDependencyError
+from twinloop.core.registry import Registry
+from twinloop.policies.folder import CONFIG, WEIGHTS, read_config
+from twinloop.policies.settings import KINDS, ActSettings, FlowSettings, MlpSettings, Settings, read_settings
+from twinloop.policies.statistics import Statistics
+
+if TYPE_CHECKING:
+    from twinloop.policies.network import Network
+    from twinloop.policies.policy import Policy
+
+
+def require_torch() -> ModuleType:
+    """Return the package ``torch`` after checking that it and safetensors are installed.
+
+    Raises:
+        MissingDependencyError: one of them is not installed.
+    """
+    try:
+        import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
+        import torch  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        what = f"Policies need torch and safetensors, but {error.name} is not installed."
+        raise MissingDependencyError(what, remedy="pip install 'twinloop[train]'") from error
+    return torch
+
+
+# Functions that open other kinds of saved policies, by kind; a user's file cannot be a kind.
+OTHER_KINDS: Registry[Callable[[Path], Any]] = Registry(
+    "policy kind", {}, group="twinloop.policies", shown=lambda: KINDS
+)
+
+
+def new_policy(
+    kind: str,
+    contract: Contract,
+    settings: Mapping[str, Any] | Settings | None,
+    statistics: Statistics,
+    *,
+    seed: int = 0,
+) -> Policy:
+    """Return an untrained policy with weights drawn by ``seed``; the caller's random state is not changed.
+
+    Args:
+        kind: ``mlp``, ``act`` or ``flow``.
+        contract: contract of its observations and commands.
+        settings: settings of that kind, as plain values or checked; missing values are defaults.
+        statistics: statistics of every column that it reads and predicts.
+        seed: seed of the first weights.
+
+    Raises:
+        UnknownNameError: the kind does not exist, or a statistic is missing.
+        InputError: settings and contract do not fit; the message gives the reason.
+        MissingDependencyError: torch is not installed.
+    """
+    chosen = read_settings(kind, settings)
+    _check_contract(contract, chosen)
+    torch = require_torch()
+    from twinloop.policies.policy import Policy
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Policy(contract, chosen, statistics, _make_network(contract, chosen))
+
+
+def open_policy(folder: str | Path) -> Policy:
+    """Open the policy saved in a folder, on the CPU, after checking its content against its hash.
+
+    Other kinds of policies are added by the entry points ``twinloop.policies``: the name of a kind, and a function from
+    the folder to an object that predicts (`Predictor`) and has a ``hash``. LeRobot's policies are such a kind.
+
+    Raises:
+        InputError: a part of the folder is missing, damaged, newer or not safetensors; the message names it.
+        UnknownNameError: no installed package has this kind.
+        MissingDependencyError: torch, or a package for another kind, is not installed.
+    """
+    folder = Path(folder)
+    config = read_config(folder)
+    if config["kind"] not in KINDS:
+        return OTHER_KINDS.find(str(config["kind"]), where=str(folder / CONFIG))(folder)
+    require_torch()
+    from twinloop.policies.weights import read_weights, require_matching_tensors
+
+    contract, settings, statistics = _parse_config(config, where=str(folder / CONFIG))
+    tensors = read_weights(folder)
+    policy = new_policy(settings.kind, contract, settings, statistics)
+    require_matching_tensors(tensors, policy.state_dict(), where=str(folder / WEIGHTS))
+    policy.load_state_dict(tensors)
+    if policy.hash != config["hash"]:
+        raise InputError(
+            f"{folder} was saved with the hash {config['hash']}, but its content has {policy.hash}: weights, settings "
+            "or contract were changed after it was saved. Restore it from its origin, or save its present content "
+            "as a new policy."
+        )
+    return policy
+
+
+def _make_network(contract: Contract, settings: Settings) -> Network:
+    from twinloop.policies.act import ActNetwork
+    from twinloop.policies.flow import FlowNetwork
+    from twinloop.policies.network import MlpNetwork
+
+    match settings:
+        case MlpSettings():
+            return MlpNetwork(contract, settings)
+        case ActSettings():
+            return ActNetwork(contract, settings)
+        case FlowSettings():
+            return FlowNetwork(contract, settings)
+
+
+def _check_contract(contract: Contract, settings: Settings) -> None:
+    if contract.state is None and not contract.environment and not contract.cameras:
+        raise InputError(
+            f"A policy needs an observation, but this contract has neither {STATE}, nor {ENVIRONMENT}, nor cameras."
+        )
+    if settings.action_space == "delta_to_state":
+        read = () if contract.state is None else contract.state.names
+        if read != contract.action.names:
+            raise InputError(
+                f"delta_to_state predicts {ACTION} relative to {STATE}, so both need the same joints: {ACTION} has "
+                f"{', '.join(contract.action.names)}, {STATE} has {', '.join(read) or 'none'}. Choose absolute."
+            )
+    smallest = 2 ** len(settings.pictures.channels)
+    for name, size in contract.cameras.items():
+        if min(size) < smallest:
+            raise InputError(
+                f"Camera {name} gives {size[1]}x{size[0]} pixels; {len(settings.pictures.channels)} layers that halve "
+                f"an image need at least {smallest}. Give fewer channels, or larger images."
+            )
+
+
+def _parse_config(config: Mapping[str, Any], *, where: str) -> tuple[Contract, Settings, Statistics]:
+    try:
+        contract = Contract.from_json(config["contract"])
+        statistics = Statistics.from_json(config["statistics"])
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"{where} is damaged: its contract or statistics cannot be read ({type(error).__name__}: {error}). Restore "
+            "the folder from its origin."
+        ) from error
+    return contract, read_settings(str(config["kind"]), config["settings"], where=where), statistics

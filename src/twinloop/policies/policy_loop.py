@@ -1,0 +1,307 @@
+"""Convert predictions to commands for many worlds at once: histories, receding horizons, ensembles, rejection."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.special import ndtri
+
+from twinloop.core.contract import STATE, Contract
+from twinloop.core.errors import InputError
+from twinloop.core.seeds import uniforms
+from twinloop.policies.settings import CommonSettings
+from twinloop.policies.statistics import LAST_COMMAND, action_size
+
+
+class TemporalEnsemble:
+    """Predictions of the last ``chunk`` steps of many worlds (Zhao et al. 2023, algorithm 2).
+
+    Of the predictions for one step, oldest first, the i-th has the weight exp(-decay · i): with a positive decay, older
+    predictions have a larger weight. Steps at which a world made no prediction are left out.
+
+    Args:
+        shape: (nworld, chunk, k).
+        decay: the paper's m, 0.01 in the paper.
+    """
+
+    def __init__(self, shape: tuple[int, ...], decay: float) -> None:
+        nworld, chunk, size = shape
+        self._decay, self._chunk, self._now = decay, chunk, 0
+        self._made = np.full((nworld, chunk, chunk, size), np.nan)  # world, when modulo chunk, step of the chunk
+
+    def clear_worlds(self, worlds: NDArray[np.intp]) -> None:
+        """Delete all predictions of some worlds."""
+        self._made[worlds] = np.nan
+
+    def advance_step(self) -> None:
+        """Advance one step; the oldest predictions do not cover later steps and are deleted."""
+        self._now = (self._now + 1) % self._chunk
+        self._made[:, self._now] = np.nan
+
+    def add_predictions(self, worlds: NDArray[np.intp], chunk: NDArray[np.float64]) -> None:
+        """Add the predictions of this step, ``(len(worlds), chunk, k)``."""
+        self._made[worlds, self._now] = chunk
+
+    def mean(self) -> NDArray[np.float64]:
+        """Return the command of this step ``(nworld, k)``, NaN without a prediction for it."""
+        since = np.arange(self._chunk)[::-1]  # steps since a prediction, oldest first
+        said = self._made[:, (self._now - since) % self._chunk, since]
+        there = ~np.isnan(said[..., 0])
+        weight = np.where(there, np.exp(-self._decay * (np.cumsum(there, axis=1) - 1)), 0.0)[..., None]
+        total, mean = weight.sum(axis=1), (weight * np.nan_to_num(said)).sum(axis=1)
+        return np.divide(mean, total, out=np.full_like(mean, np.nan), where=total > 0)
+
+
+_NOISE = "policy/noise"
+
+
+class Predictor(Protocol):
+    """Interface of a policy for `PolicyLoop`; `policies.policy.Policy` implements it."""
+
+    @property
+    def contract(self) -> Contract:
+        """Contract of observations and commands."""
+        ...
+
+    @property
+    def settings(self) -> CommonSettings:
+        """Settings with the numbers of observations, of predicted commands and of executed commands."""
+        ...
+
+    @property
+    def noise_size(self) -> int:
+        """Number of standard normal draws per prediction."""
+        ...
+
+    @property
+    def observation_keys(self) -> tuple[str, ...]:
+        """Keys of the required observations."""
+        ...
+
+    def predict_with_features(
+        self, observation: Mapping[str, NDArray], noise: NDArray | None = None, domain: str | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return chunks ``(n, chunk_size, k)`` and features ``(n, d)`` for histories ``(n, n_obs_steps, …)``."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommandRefusal:
+    """Refused command of a policy in one world; the world got its previous command instead."""
+
+    world: int
+    episode: int
+    step: int
+    reason: str
+
+
+class PolicyLoop:
+    """A policy in the loop with ``nworld`` worlds, each of which may restart while the others continue.
+
+    ``chunk`` and ``previous_chunk`` ``(nworld, chunk_size, k)`` are the latest prediction of each world and the one
+    before, in the dataset's units, NaN without one. ``chunk_step`` and ``previous_step`` ``(nworld,)`` are the steps of
+    the episode at which they were made (-1: never). ``latent`` ``(nworld, d)`` are the features of the latest
+    prediction. ``predicted`` ``(nworld,)`` is true if it was made in the last call. Callers must not change these
+    arrays.
+
+    A history is first filled with the first observation. Random draws within a policy depend only on run seed, episode,
+    attempt and step, so that an episode is the same in any batch of worlds.
+
+    Args:
+        policy: the policy.
+        nworld: number of worlds.
+        run_seed: seed of random draws within the policy.
+        episodes: numbers of the worlds' episodes ``(nworld,)``; 0, 1, … by default.
+        attempt: number of the attempt at these episodes.
+        domain: name of the domain token; by default that of the policy.
+        command: last command of each robot, ``(nworld, k)`` in the dataset's units; by default the first reading.
+        on_refusal: handling of an observation or a command that is not finite. ``raise`` raises an error; ``hold``
+            repeats the last command of the world and adds an entry to ``refusals``.
+    """
+
+    def __init__(
+        self,
+        policy: Predictor,
+        nworld: int,
+        run_seed: int = 0,
+        episodes: Sequence[int] | NDArray | None = None,
+        *,
+        attempt: int = 0,
+        domain: str | None = None,
+        command: ArrayLike | None = None,
+        on_refusal: Literal["raise", "hold"] = "raise",
+    ) -> None:
+        self.policy, self.nworld, self.run_seed = policy, nworld, run_seed
+        self.refusals: list[CommandRefusal] = []
+        settings, size = policy.settings, action_size(policy.contract)
+        self._domain, self._holds, self._attempt = domain, on_refusal == "hold", attempt
+        self._episodes = np.arange(nworld) if episodes is None else np.array(episodes, dtype=np.int64)
+        if self._episodes.shape != (nworld,):
+            raise InputError(f"There are {len(self._episodes)} episode numbers for {nworld} worlds. Give one for each.")
+        self.chunk = np.full((nworld, settings.chunk_size, size), np.nan)
+        self.previous_chunk = self.chunk.copy()
+        self.chunk_step = np.full(nworld, -1)
+        self.previous_step = np.full(nworld, -1)
+        self.predicted = np.zeros(nworld, dtype=bool)
+        self.latent: NDArray[np.float64] = np.empty((nworld, 0))
+        self.step = np.zeros(nworld, dtype=np.int64)
+        self._command = np.full((nworld, size), np.nan)
+        self._history: dict[str, NDArray[Any]] = {}
+        self._ensemble = None if settings.ensemble is None else TemporalEnsemble(self.chunk.shape, settings.ensemble)
+        self.restart(np.arange(nworld), command=command)
+
+    def restart(
+        self, worlds: ArrayLike, episodes: ArrayLike | None = None, *, command: ArrayLike | None = None
+    ) -> None:
+        """Reset some worlds to the start of an episode, with new episode numbers if given.
+
+        ``command`` ``(len(worlds), k)`` is the last command of their robots.
+        """
+        index = np.asarray(worlds, dtype=np.intp)
+        if episodes is not None:
+            self._episodes[index] = episodes
+        self.chunk[index] = self.previous_chunk[index] = np.nan
+        self.chunk_step[index] = self.previous_step[index] = -1
+        self.latent[index] = np.nan
+        self.predicted[index] = False
+        self.step[index] = 0
+        self._command[index] = np.nan if command is None else command
+        if self._ensemble is not None:
+            self._ensemble.clear_worlds(index)
+
+    def act(self, observation: Mapping[str, NDArray]) -> NDArray[np.float64]:
+        """Return the commands ``(nworld, k)`` of this step in the dataset's units for observations ``(nworld, …)``.
+
+        Raises:
+            InputError: an observation is missing or has another number of worlds; with ``on_refusal="raise"`` also if
+                an observation or a command is not finite; the message names world, episode and step.
+        """
+        self._check(observation)
+        good = self._finite_mask(observation)
+        self._begin_commands(observation)
+        self._update_history(observation, good)
+        self._predict(np.flatnonzero(good & self._due_mask()))
+        commands = self._make_commands(good)
+        self._command = commands.copy()
+        self.step += 1
+        return commands
+
+    def set_sent_commands(self, commands: ArrayLike) -> None:
+        """Set the commands that were sent to the robots, ``(nworld, k)``, if they differ from the returned commands."""
+        self._command = np.array(commands, dtype=np.float64).reshape(self._command.shape)
+
+    def _check(self, observation: Mapping[str, NDArray]) -> None:
+        wanted = [key for key in self.policy.observation_keys if key != LAST_COMMAND]
+        missing = [key for key in wanted if key not in observation]
+        if missing:
+            there = ", ".join(observation) or "nothing"
+            raise InputError(f"The policy needs {', '.join(missing)}, but the observation has {there}.")
+        for key in wanted:
+            if len(observation[key]) != self.nworld:
+                raise InputError(f"{key} has {len(observation[key])} rows for {self.nworld} worlds.")
+
+    def _finite_mask(self, observation: Mapping[str, NDArray]) -> NDArray[np.bool_]:
+        """Return a mask of the worlds whose observations are all finite."""
+        good = np.ones(self.nworld, dtype=bool)
+        for key in self.policy.observation_keys:
+            if key != LAST_COMMAND and np.issubdtype(observation[key].dtype, np.floating):
+                finite = np.isfinite(observation[key]).reshape(self.nworld, -1).all(axis=1)
+                self._handle_refusal(good & ~finite, f"{key} is not finite")
+                good &= finite
+        return good
+
+    def _handle_refusal(self, worlds: NDArray[np.bool_], reason: str) -> None:
+        for world in np.flatnonzero(worlds):
+            refusal = CommandRefusal(
+                world=int(world), episode=int(self._episodes[world]), step=int(self.step[world]), reason=reason
+            )
+            if not self._holds:
+                raise InputError(
+                    f"World {refusal.world} (episode {refusal.episode}) in step {refusal.step}: {reason}. No command "
+                    "was given. Hold the last command until the cause is found."
+                )
+            self.refusals.append(refusal)
+
+    def _begin_commands(self, observation: Mapping[str, NDArray]) -> None:
+        """Set unknown last commands to the measured joint positions."""
+        unknown = np.isnan(self._command).all(axis=1)
+        contract = self.policy.contract
+        if unknown.any() and contract.state is not None and contract.state.names == contract.action.names:
+            self._command[unknown] = observation[STATE][unknown]
+
+    def _update_history(self, observation: Mapping[str, NDArray], good: NDArray[np.bool_]) -> None:
+        steps = self.policy.settings.n_obs_steps
+        fresh = good & (self.chunk_step < 0)
+        for key in self.policy.observation_keys:
+            if key == LAST_COMMAND:
+                continue
+            now = np.asarray(observation[key])
+            if key not in self._history:
+                self._history[key] = np.zeros((self.nworld, steps, *now.shape[1:]), dtype=now.dtype)
+            past = self._history[key]
+            past[good, :-1] = past[good, 1:]
+            past[good, -1] = now[good]
+            past[fresh] = now[fresh, None]
+
+    def _due_mask(self) -> NDArray[np.bool_]:
+        """Return a mask of the worlds that need a new chunk."""
+        if self._ensemble is not None:
+            return np.ones(self.nworld, dtype=bool)
+        return (self.chunk_step < 0) | (self.step - self.chunk_step >= self.policy.settings.n_action_steps)
+
+    def _predict(self, worlds: NDArray[np.intp]) -> None:
+        self.predicted[:] = False
+        if self._ensemble is not None:
+            self._ensemble.advance_step()
+        if not worlds.size:
+            return
+        seen = {key: past[worlds] for key, past in self._history.items()}
+        if LAST_COMMAND in self.policy.observation_keys:
+            seen[LAST_COMMAND] = self._command[worlds]
+        chunk, latent = self.policy.predict_with_features(seen, self._noise(worlds), self._domain)
+        finite = np.isfinite(chunk).reshape(len(worlds), -1).all(axis=1)
+        if not finite.all():
+            bad = np.zeros(self.nworld, dtype=bool)
+            bad[worlds[~finite]] = True
+            self._handle_refusal(bad, "the policy's commands are not finite")
+        self._store_prediction(worlds[finite], chunk[finite], latent[finite])
+
+    def _store_prediction(self, worlds: NDArray[np.intp], chunk: NDArray, latent: NDArray) -> None:
+        self.previous_chunk[worlds], self.previous_step[worlds] = self.chunk[worlds], self.chunk_step[worlds]
+        self.chunk[worlds], self.chunk_step[worlds] = chunk, self.step[worlds]
+        if self.latent.shape[1] != latent.shape[1]:
+            self.latent = np.full((self.nworld, latent.shape[1]), np.nan)
+        self.latent[worlds] = latent
+        self.predicted[worlds] = True
+        if self._ensemble is not None:
+            self._ensemble.add_predictions(worlds, chunk)
+
+    def _noise(self, worlds: NDArray[np.intp]) -> NDArray[np.float64] | None:
+        size = self.policy.noise_size
+        if not size:
+            return None
+        where = {"size": size, "attempt": self._attempt, "step": self.step[worlds]}
+        return ndtri(uniforms(self.run_seed, _NOISE, self._episodes[worlds], **where))
+
+    def _make_commands(self, good: NDArray[np.bool_]) -> NDArray[np.float64]:
+        settings = self.policy.settings
+        ahead = self.step - self.chunk_step
+        limit = settings.chunk_size if self._ensemble is not None else settings.n_action_steps
+        usable = good & (self.chunk_step >= 0) & (ahead < limit)
+        commands = self._command.copy()
+        if self._ensemble is not None:
+            commands[usable] = self._ensemble.mean()[usable]
+        else:
+            commands[usable] = self.chunk[usable, ahead[usable]]
+        unknown = ~np.isfinite(commands).all(axis=1)
+        if unknown.any():
+            world = int(np.argmax(unknown))
+            raise InputError(
+                f"World {world} (episode {self._episodes[world]}) in step {self.step[world]} has no command to hold: "
+                "it had no finite observation so far. Give the last command of its robot."
+            )
+        return commands
