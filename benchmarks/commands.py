@@ -17,7 +17,7 @@ class BenchSpeed:
     """How fast the engine is on this machine: generation, writing, rendering, environments, catalog and more."""
 
     write: Path | None = None
-    """A page that takes the table between its marks, such as README.md."""
+    """A page whose table between the marks is replaced, such as docs/evidence/performance.md."""
     json: bool = False
     """End with one line of JSON on standard output."""
 

@@ -1,4 +1,4 @@
-"""What the README shows runs as it stands."""
+"""Commands and code in the README and in the tutorial of commands run unchanged."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from twinloop.generate import read_config
 from twinloop.generate.config import load_plan
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+EXAMPLES = "".join((ROOT / page).read_text() for page in ("README.md", "docs/tutorials/commands.md"))
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+    return re.findall(rf"```{language}\n(.*?)```", EXAMPLES, flags=re.DOTALL)
 
 
 def block(language: str) -> str:
@@ -30,7 +30,7 @@ def test_the_python_examples_print_what_they_say(code):
     said = re.search(r"print\(.*\)  # (\([^)]*\)[^:\n]*)", code).group(1)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        exec(compile(code, "README.md", "exec"), {})
+        exec(compile(code, "example", "exec"), {})
     assert printed.getvalue().strip() == said.strip()
 
 
@@ -68,7 +68,7 @@ def test_links_lead_somewhere(page):
 def test_every_command_shown_exists():
     from twinloop.cli.main import TWINLOOP
 
-    shown = set(re.findall(r"^twinloop (\w+)", README, flags=re.MULTILINE))
+    shown = set(re.findall(r"^twinloop (\w+)", EXAMPLES, flags=re.MULTILINE))
     known = {command.name for command in TWINLOOP.commands}
     assert shown
     assert shown <= known
