@@ -1,4 +1,4 @@
-"""Frozen datasets never change, a list has one hash, and what a policy saw is one query, through parents and bases."""
+"""Dataset versions never change, a list has one hash, and what a policy saw is one query, through parents and bases."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_buried_and_unknown_episodes_enter_no_dataset(made):
         ws.freeze("train", "SELECT frames FROM episodes")
     with pytest.raises(InputError, match="'a b' cannot name a dataset"):
         ws.freeze("a b", ALL)
-    with pytest.raises(UnknownNameError, match="Unknown frozen dataset 'train'. None exist here"):
+    with pytest.raises(UnknownNameError, match="Unknown dataset version 'train'. None exist here"):
         ws.find_dataset_version("train")
     assert ws.query("SELECT * FROM datasets").num_rows == 0
 
@@ -205,7 +205,7 @@ def test_what_trained_a_policy_does_not_change(made):
         ws.record_policy("a" * 64, "act", "two")
     with pytest.raises(UnknownNameError, match="Unknown policy"):
         ws.record_policy("b" * 64, "act", "two", base="c" * 64)
-    with pytest.raises(UnknownNameError, match="Unknown frozen dataset 'three'"):
+    with pytest.raises(UnknownNameError, match="Unknown dataset version 'three'"):
         ws.record_policy("b" * 64, "act", "three")
     assert ws.query("SELECT count(*) AS n FROM policies")["n"][0].as_py() == 1
 
@@ -221,7 +221,7 @@ def test_episodes_are_named_by_beginnings_places_and_conditions(made):
         resolve_episodes(ws, ["first:6"])
     with pytest.raises(UnknownNameError, match="Unknown episode 'zzzz'"):
         resolve_episodes(ws, ["zzzz"])
-    with pytest.raises(InputError, match="too short for an episode"):
+    with pytest.raises(InputError, match="too short to identify an episode"):
         resolve_episodes(ws, ["ab"])
     ws.exclude_episodes([ids[1]], "blurry", "ada")
     with pytest.raises(InputError, match=r"is excluded \(blurry\)"):

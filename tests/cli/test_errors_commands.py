@@ -121,7 +121,7 @@ def test_training_says_what_else_to_give(tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     code, text = said(capsys, *words)
     assert code == 2
-    assert text.startswith("'nothere' is neither a folder nor a dataset version. Unknown frozen dataset 'nothere'")
+    assert text.startswith("'nothere' is neither a folder nor a dataset version. Unknown dataset version 'nothere'")
     (tmp_path / "new").mkdir()
     for name in ("result.json", "report.html"):  # without its report, a run was ended before it had finished
         (tmp_path / "new" / name).write_text("{}")

@@ -70,7 +70,7 @@ def _likes(cell, capsys) -> None:
                 "--like real:3:x: 'x' is not a frame number. Write EPISODE or EPISODE:FRAME, such as real:3",
             ),
             ("zzzz", UnknownNameError, "episode 'zzzz'"),
-            ("abc", InputError, "'abc' is too short for an episode"),
+            ("abc", InputError, "'abc' is too short to identify an episode"),
         ):
             with pytest.raises(error, match=re.escape(message)):
                 resolve_clip(workspace, word)

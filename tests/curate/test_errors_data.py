@@ -60,7 +60,7 @@ def refused(capsys, words: list[str], code: int = 2) -> str:
         (["query", "SELECT 1", "--output", "catalog/state.sqlite"], "where only the workspace itself writes"),
         (["query", "SELECT 1", "--output", "data/first/meta/info.json"], "Choose a file elsewhere"),
         (["query", "SELECT 1", "--output", "runs/../twinloop.yaml"], "twinloop.yaml, where only the workspace"),
-        (["query", "COPY episodes TO 'x.csv'"], "COPY does more than read"),
+        (["query", "COPY episodes TO 'x.csv'"], "COPY is not allowed"),
         (["query", "SELECT 1; DROP TABLE episodes"], "this text has 2. Give one SELECT"),
         (["query", "SELECT * FROM read_csv('/etc/passwd')"], "no files and no settings"),
         (["label", "--where", "true) UNION SELECT content FROM read_text('/etc/passwd') --", "--tag", "x"], "syntax"),

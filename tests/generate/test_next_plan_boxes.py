@@ -59,7 +59,7 @@ def test_a_design_spreads_each_box_and_coverage_knows_the_distribution(tmp_path)
     ("boxes", "error", "said"),
     [
         ([], InputError, r"boxes: a list of boxes is expected; given \[\]"),
-        ([{"episodes": 0, "params": {X: [0.2, 0.2]}}], InputError, r"boxes\[0\] is not as it should be:\s+episodes"),
+        ([{"episodes": 0, "params": {X: [0.2, 0.2]}}], InputError, r"boxes\[0\] has errors:\s+episodes"),
         ([{"episodes": 1, "params": {X: [0.3, 0.2]}}], InputError, r"boxes\[0\].params.*\[0.3, 0.2\] is empty"),
         ([{"episodes": 1, "params": {"object/cub/mass": [0, 1]}}], UnknownNameError, "object/cube/mass"),
         ([{"episodes": 1, "params": {X: [0.2, 0.9]}}], BoundsError, "0.9"),

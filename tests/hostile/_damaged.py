@@ -37,7 +37,7 @@ def write_videos(folder: Path) -> Path:
 
 
 def write_cell(root: Path) -> Path:
-    """Make a workspace with a dataset, labels, a frozen dataset, scores, a policy, a scenario and a recorded run."""
+    """Make a workspace with a dataset, labels, a dataset version, scores, a policy, a scenario and a recorded run."""
     with Workspace.create(root) as ws:
         ws.add(write_videos(root / "data" / "first"))
         ids = ws.query("SELECT episode_id FROM episodes ORDER BY episode_index")["episode_id"].to_pylist()

@@ -311,7 +311,7 @@ def test_episodes_of_a_batch_added_with_another_clock(ws, batch):
 
 
 @pytest.mark.attack(
-    "the newest version of a frozen dataset was frozen by a clock that is behind",
+    "the newest version of a dataset version was frozen by a clock that is behind",
     expected="its name means the version frozen last",
 )
 def test_the_version_frozen_last_is_meant(ws, batch):

@@ -107,14 +107,15 @@ def test_no_command_runs_a_statement_that_writes(root, monkeypatch, capfd, words
     before = file_hashes(root, but=("-shm", "-wal"))  # the command closes the database when it pleases
     assert main(command) == 2
     said = capfd.readouterr().err
-    assert "does more than read" in said
+    assert "is not allowed: statements only read" in said
     assert "Traceback" not in said
     assert file_hashes(root, but=("-shm", "-wal")) == before
     observed(said)
 
 
 @pytest.mark.attack(
-    "A workspace that was sent has a frozen dataset whose stored SQL writes", expected="the text is shown and never run"
+    "A workspace that was sent has a dataset version whose stored SQL writes",
+    expected="the text is shown and never run",
 )
 def test_the_sql_of_a_frozen_dataset_is_never_run(root, monkeypatch, capfd, observed):
     monkeypatch.chdir(root)
@@ -135,7 +136,7 @@ def test_the_sql_of_a_frozen_dataset_is_never_run(root, monkeypatch, capfd, obse
 @pytest.mark.attack("A training source is a statement with a COPY", expected="refused, nothing is written")
 def test_no_training_source_writes(root, observed):
     new = root / "catalog" / "params" / "new.parquet"
-    with pytest.raises(InputError, match="COPY does more than read") as refusal:
+    with pytest.raises(InputError, match="COPY is not allowed") as refusal:
         open_sources([SourceConfig(data=WRITER.format(path=new))], workspace=root)
     assert not new.exists()
     observed(refusal.value)
@@ -165,7 +166,7 @@ def test_a_rule_gives_no_more_rows_than_fit(root, monkeypatch, observed):
             id=name,
         )
         for name, choose in {
-            "a frozen dataset": lambda ws: ws.freeze("many", ROWS),
+            "a dataset version": lambda ws: ws.freeze("many", ROWS),
             "--where": lambda ws: select_episodes(ws, ROWS),
             "a training source": lambda ws: open_sources([SourceConfig(data=ROWS)], workspace=ws.root),
             "coverage": lambda ws: workspace_side(

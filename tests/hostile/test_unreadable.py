@@ -45,7 +45,7 @@ def copy(made, tmp_path):
 
 
 def selected(root: Path, figures: dict) -> set[int]:
-    """Return the episodes of everything that says good: the selection, SQL on verdicts, and its frozen dataset."""
+    """Return the episodes of everything that says good: the selection, SQL on verdicts, and its dataset version."""
     with Workspace.open(root) as ws:
         names = {row["episode_id"]: row["episode_index"] for row in ws.query("SELECT * FROM episodes").to_pylist()}
         good = ws.query("SELECT DISTINCT episode_id FROM scores WHERE verdict = 'good'")["episode_id"].to_pylist()

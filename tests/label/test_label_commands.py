@@ -1,4 +1,4 @@
-"""Labels and frozen datasets from the command line and from files: all of a file or nothing, and back again."""
+"""Labels and dataset versions from the command line and from files: all of a file or nothing, and back again."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_frozen_datasets_from_the_command_line(cell, capsys, tmp_path):
     run(capsys, cell, "datasets", "materialize", "short", "--output", str(tmp_path / "out"))
     assert sorted(DatasetReader(tmp_path / "out").episode_ids) == sorted(ids[:3])
     error = run(capsys, cell, "datasets", "show", "shrt", code=2)
-    assert "Unknown frozen dataset 'shrt'. Nearest existing: short" in error["message"]
+    assert "Unknown dataset version 'shrt'. Nearest existing: short" in error["message"]
 
 
 @pytest.mark.parametrize(

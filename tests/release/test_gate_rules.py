@@ -495,7 +495,7 @@ BOTH = "a rule is either waived or given, but this one is both: leave out waived
 def test_a_wrong_rule_is_told_in_one_line_and_nothing_else_is_blamed(success, said):
     with pytest.raises(InputError) as told:
         parse_gate(ASKED | {"success": success}, where="candidate.yaml")
-    assert str(told.value) == f"candidate.yaml is not as it should be:\n  {said}"
+    assert str(told.value) == f"candidate.yaml has errors:\n  {said}"
 
 
 def test_the_one_look_is_not_taken_at_trials_of_somebody_else():

@@ -266,7 +266,7 @@ def test_slow_drift_and_rates_are_told_over_episodes() -> None:
 class _Cell:
     """A robot whose tracker tells things in another order than the monitor knows them."""
 
-    def environment_columns(self, contract: Contract) -> list[int]:
+    def find_environment_columns(self, contract: Contract) -> list[int]:
         offered = ("cube.x", "tool.z", "tool.y", "tool.x")
         return [offered.index(name) for name in contract.environment]
 

@@ -52,7 +52,7 @@ def rows(tables, name, frame):
 @needs_gl
 def test_things_are_named_alike_in_worlds_that_hold_others(worlds, told):
     twin, params, _, _ = worlds
-    there = twin.scene.present(params)
+    there = twin.scene.occupied_mask(params)
     for frame in (0, 1):
         found = {row["name"]: row for row in rows(told[0], "objects", frame)}
         stuff = {f"stuff_{i}" for i in range(4) if there[frame, i]}

@@ -36,7 +36,7 @@ def world():
 
 
 def run(pinned, twin, task, n, **options):
-    begun = pinned.beginning(n, twin=twin, task=task, **options)
+    begun = pinned.make_worlds(n, twin=twin, task=task, **options)
     return run_batch(
         twin,
         task,
@@ -62,14 +62,14 @@ def test_world_zero_is_the_pinned_one_to_the_bit_and_others_have_chance_of_their
 
 def test_the_stored_commands_give_the_stored_states(world):
     twin, task, made, pinned = world
-    begun = pinned.beginning(twin=twin, task=task)
+    begun = pinned.make_worlds(twin=twin, task=task)
     again = rollout(open_backend("reference"), twin, begun.params, begun.initial, pinned.commands[None], pinned.nstep)
     assert again.states[0].tobytes() == made.trajectories.states[1].tobytes()
 
 
 def test_a_changed_placement_moves_what_it_places_and_nothing_else(world):
     twin, task, _, pinned = world
-    there = pinned.beginning(2, twin=twin, task=task, chance="held", values={"object/cube/position/x": [0.2, 0.25]})
+    there = pinned.make_worlds(2, twin=twin, task=task, chance="held", values={"object/cube/position/x": [0.2, 0.25]})
     row = task.object.qpos
     assert there.initial.qpos[:, row] == pytest.approx([0.2, 0.25], abs=1e-12)
     rest = np.delete(there.initial.qpos, [row, row + 2], axis=1)  # the table may be tilted
@@ -84,10 +84,10 @@ def test_draws_come_after_the_world_itself_and_a_value_set_holds_in_all(world):
     draws[:, column] = [0.03, 0.06]
     uncertain = dataclasses.replace(pinned, draws=draws)
     own = float(pinned.params["object/cube/mass"][0])
-    assert uncertain.beginning(4, twin=twin, task=task).params["object/cube/mass"].tolist() == [own, 0.03, 0.06, 0.03]
-    certain = uncertain.beginning(3, twin=twin, task=task, uncertain=False)
+    assert uncertain.make_worlds(4, twin=twin, task=task).params["object/cube/mass"].tolist() == [own, 0.03, 0.06, 0.03]
+    certain = uncertain.make_worlds(3, twin=twin, task=task, uncertain=False)
     assert (certain.params.values == pinned.params.values).all()
-    told = uncertain.beginning(3, twin=twin, task=task, values={"object/cube/mass": 0.05})
+    told = uncertain.make_worlds(3, twin=twin, task=task, values={"object/cube/mass": 0.05})
     assert (told.params["object/cube/mass"] == 0.05).all()
 
 
@@ -96,7 +96,7 @@ def test_joints_of_a_log_stand_where_each_draws_encoders_put_them(world):
     name = "sensor/elbow_flex/offset"
     readings = np.linspace(-0.2, 0.2, len(twin.robot.joints))
     logged = dataclasses.replace(pinned, readings=readings)
-    begun = logged.beginning(3, twin=twin, task=task, values={name: np.array([0.0, 0.01, 0.02])})
+    begun = logged.make_worlds(3, twin=twin, task=task, values={name: np.array([0.0, 0.01, 0.02])})
     elbow = twin.robot.joints.index("elbow_flex")
     scale = begun.params["sensor/elbow_flex/scale"]
     assert begun.initial.qpos[:, twin.joint_qpos[elbow]] == pytest.approx([0, 0.01, 0.02] + scale * readings[elbow])
@@ -212,11 +212,11 @@ def test_what_cannot_be_pinned_or_run_says_so(world):
     with pytest.raises(InputError, match="cannot be pinned"):
         PinnedWorld.of_episode(dataclasses.replace(episode, states=np.empty((0, 0))), twin, task, name="other")
     with pytest.raises(InputError, match="at least one"):
-        pinned.beginning(0, twin=twin, task=task)
+        pinned.make_worlds(0, twin=twin, task=task)
     with pytest.raises(UnknownNameError, match="object/cube/mass"):
-        pinned.beginning(twin=twin, task=task, values={"object/cube/mas": 0.1})
+        pinned.make_worlds(twin=twin, task=task, values={"object/cube/mas": 0.1})
     with pytest.raises(BoundsError, match="object/cube/mass = 50 kg"):
-        pinned.beginning(twin=twin, task=task, values={"object/cube/mass": 50})
+        pinned.make_worlds(twin=twin, task=task, values={"object/cube/mass": 50})
 
 
 def test_a_cluttered_and_tilted_scene_is_pinned_to_the_bit_and_its_clutter_stays():

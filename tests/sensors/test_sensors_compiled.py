@@ -37,9 +37,11 @@ def test_bands_together_are_all_rows(monkeypatch):
 
 
 MODULES = {
-    "inner_kernels": "from twinloop.sensors.compiled import compiled\n@compiled\ndef inner(x):\n    return x + {}\n",
-    "outer_kernels": "from twinloop.sensors.compiled import compiled\nfrom inner_kernels import inner\nSCALE = {}\n"
-    "@compiled\ndef outer(x):\n    return SCALE * inner(x)\n",
+    "inner_kernels": "from twinloop.sensors.compiled import compile_lazily\n"
+    "@compile_lazily\ndef inner(x):\n    return x + {}\n",
+    "outer_kernels": "from twinloop.sensors.compiled import compile_lazily\n"
+    "from inner_kernels import inner\nSCALE = {}\n"
+    "@compile_lazily\ndef outer(x):\n    return SCALE * inner(x)\n",
 }
 
 

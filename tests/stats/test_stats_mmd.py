@@ -168,7 +168,7 @@ def test_few_relabellings_are_all_tried_and_their_p_value_is_exact():
 def test_many_episodes_are_bundled_and_the_distance_stays_the_same_within_its_spread(monkeypatch):
     (x, y), keys = both(6, 0.5, real=(90, 2), sim=(110, 2))
     plain = mmd(x, y, **keys, bandwidth=2.0, draws=0)
-    monkeypatch.setattr("twinloop.stats.two_sample.TwoSampleRows.bundled.__defaults__", (30,))
+    monkeypatch.setattr("twinloop.stats.two_sample.TwoSampleRows.bundle_episodes.__defaults__", (30,))
     few = mmd(x, y, **keys, bandwidth=2.0, draws=0)
     assert few.distance.estimate == pytest.approx(plain.distance.estimate, abs=2e-3)
     assert few.nreal == 90

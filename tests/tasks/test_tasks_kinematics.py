@@ -53,7 +53,7 @@ def test_pose_jacobian_and_gravity_are_mujocos(case):
     site = next(i for i in range(model.nsite) if model.site(i).name in {"tcp", "tool"})
     positions = some_positions(chain, 16)
     pose = chain.pose(positions)
-    jacobian, gravity = chain.jacobian(pose), chain.gravity(pose)
+    jacobian, gravity = chain.jacobian(pose), chain.gravity_torques(pose)
     data = mujoco.MjData(model)
     linear, angular = np.zeros((3, model.nv)), np.zeros((3, model.nv))
     for world, q in enumerate(positions):
@@ -77,7 +77,7 @@ def test_a_world_is_the_same_alone_and_in_any_company(case):
         alone = chain.pose(positions[world : world + 1])
         np.testing.assert_array_equal(alone.position[0], together.position[world])
         np.testing.assert_array_equal(chain.jacobian(alone)[0], chain.jacobian(together)[world])
-        np.testing.assert_array_equal(chain.gravity(alone)[0], chain.gravity(together)[world])
+        np.testing.assert_array_equal(chain.gravity_torques(alone)[0], chain.gravity_torques(together)[world])
 
 
 @pytest.mark.parametrize("name", ARMS)

@@ -29,7 +29,7 @@ def test_cluttered_and_pushed_episodes_replay_from_their_provenance(plan):
     for world, episode in enumerate(batch.episodes()):
         provenance = episode.provenance
         things = provenance.extra["scene/things"]
-        assert len(things) == int(plan.twin.scene.present(batch.params)[world].sum())
+        assert len(things) == int(plan.twin.scene.occupied_mask(batch.params)[world].sum())
         assert (provenance.extra["scene/trials"] >= 1) == bool(things)
         assert replay_record(plan.twin, episode, backend=open_backend("reference")).identical
     alone = run_batch(plan.twin, task, plan.draw([3], nstep=30), run_seed=plan.run_seed, episodes=[3])

@@ -70,7 +70,7 @@ def test_backends_agree_and_a_world_is_the_same_alone(twin):
     table, start = twin.table(3, values), InitialState.home(twin, 3)
     qpos = start.qpos.copy()
     for slot, row in enumerate(twin.scene.qpos):
-        there = twin.scene.present(table)[:, slot]
+        there = twin.scene.occupied_mask(table)[:, slot]
         qpos[there, row : row + 3] = [0.1 * slot, 0.1, 0.05]
     start = InitialState(
         qpos=qpos, qvel=start.qvel, mocap_pos=start.mocap_pos, mocap_quat=start.mocap_quat, command=start.command
@@ -81,7 +81,7 @@ def test_backends_agree_and_a_world_is_the_same_alone(twin):
     for world in range(3):
         one = rollout(open_backend(), twin, table.take([world]), start.take([world]), commands[:1], 20)
         np.testing.assert_array_equal(one.states[0], runs[1].states[world])
-    absent = ~twin.scene.present(table)
+    absent = ~twin.scene.occupied_mask(table)
     for slot, row in enumerate(twin.scene.qpos):
         parked = runs[1].qpos[absent[:, slot], :, row : row + 7]
         assert (parked == parked[:, :1]).all()
@@ -106,11 +106,11 @@ def test_count_and_shape_are_parameters_with_bounds_that_give_every_number_its_c
     assert (count.low, count.high, count.default_range) == (0.0, 5.0, (0.0, 5.0))
     values = np.linspace(0, 5, 1000)
     table = twin.table(1000, {"scene/stuff/count": values})
-    np.testing.assert_array_equal(np.bincount(twin.scene.present(table).sum(axis=1)), [200, 200, 200, 200, 200])
-    with pytest.raises(BoundsError, match=r"scene/stuff/count = 6 1 is outside its physical bounds \[0, 5\]"):
+    np.testing.assert_array_equal(np.bincount(twin.scene.occupied_mask(table).sum(axis=1)), [200, 200, 200, 200, 200])
+    with pytest.raises(BoundsError, match=r"scene/stuff/count = 6 is outside its physical bounds \[0, 5\]"):
         twin.table(1, {"scene/stuff/count": 6.0})
     assert "object/stuff_0/mass" not in twin.params
-    names = twin.scene.names(twin.table(1, {"scene/stuff/count": 2.0, "scene/stuff_1/shape": 6.5}), 0)
+    names = twin.scene.shape_names(twin.table(1, {"scene/stuff/count": 2.0, "scene/stuff_1/shape": 6.5}), 0)
     assert names == ["box", "mug"]
 
 

@@ -328,7 +328,7 @@ class Recording:
     def __init__(self, cameras=("front", "wrist"), frames=22, gone=False):
         self.cameras, self.frames, self.gone = cameras, frames, gone
 
-    def pictures(self, camera, frames):
+    def read_images(self, camera, frames):
         if self.gone:
             raise InputError("gone")
         level = 100 * self.cameras.index(camera) + np.array(frames)

@@ -36,13 +36,13 @@ class Recording:
         self.episode_id, self.where, self.cameras, self.frames, self.gone = name, f"log {name}", cameras, frames, gone
         self.asked, self.forgotten = [], False
 
-    def pictures(self, camera, rows):
+    def read_images(self, camera, rows):
         if self.gone:
             raise InputError("no file")
         self.asked.append((camera, list(rows)))
         return np.stack([np.full((320, 480, 3), row, dtype=np.uint8) for row in rows])
 
-    def forget(self):
+    def free_arrays(self):
         self.forgotten = True
 
 

@@ -350,8 +350,8 @@ def predicted(name="", *, violations=(("p", "r", 0.15),), known=True):
     rows += (figure("pairwise_accuracy", 0.6), figure("bias", 0.05, others=(NAN, NAN), reason="one policy only"))
     scores = NS(
         policies=("p", "q", "r"),
-        real=NS(mean=np.array([0.7, 0.2, 0.55]), known=known),
-        sim=NS(mean=np.array([0.6, 0.3, 0.8]), known=True),
+        real=NS(mean=np.array([0.7, 0.2, 0.55]), has_trial_counts=known),
+        sim=NS(mean=np.array([0.6, 0.3, 0.8]), has_trial_counts=True),
     )
     return NS(
         name=name or "all",

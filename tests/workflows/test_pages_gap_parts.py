@@ -636,7 +636,7 @@ def gap(**changed):
         "curves": {"hold": curve(4), "nominal": curve(2), "identified": curve(1)},
         "meanings": {"hold": "stays where it was"},
         "floor": NS(curve=curve(0.25)),
-        "judged": "identified",
+        "evaluated_twin": "identified",
         "worst": (),
     }
     return NS(**(made | changed))

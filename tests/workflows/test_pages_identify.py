@@ -230,7 +230,7 @@ def ranged(monkeypatch, *, within=2.0, episodes=3, curve=True, **changed):
             structured=np.array([0.7, 0.8]),
         ),
         "model_error": "",
-        "undetermined": (),
+        "unidentified_parameters": (),
         "estimate": {"mass": 1.25},
         "kappa": 2.25,
     }
@@ -273,7 +273,7 @@ def test_ranges_tell_their_factor_the_noise_and_how_many_test_clips_they_hold(mo
         assert (list(trace.x), list(trace.y)) == ([0.5, 0.9], values)
     assert (plain.name, calibrated.name) == ("as fitted", "calibrated")
     assert caption.startswith("Share of 7 test clips")
-    worse = ranged(monkeypatch, model_error="elbow", undetermined=("a", "b")).words[0]
+    worse = ranged(monkeypatch, model_error="elbow", unidentified_parameters=("a", "b")).words[0]
     assert worse.endswith("MODEL ERROR beyond these ranges: elbow. Not determined, prior ranges: a, b.")
 
 

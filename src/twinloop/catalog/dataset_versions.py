@@ -210,7 +210,7 @@ def _find_row(state: WorkspaceState, reference: str) -> dict[str, Any]:
             )
     if not rows:
         known = [f"{row['name']}@{row['version']}" for row in state.rows("SELECT name, version FROM datasets")]
-        raise UnknownNameError("frozen dataset", reference, {*known, *(name.split("@")[0] for name in known)})
+        raise UnknownNameError("dataset version", reference, {*known, *(name.split("@")[0] for name in known)})
     return rows[0]
 
 
@@ -249,7 +249,7 @@ def _list_path(catalog: Path, digest: str) -> Path:
 def _require_list_file(catalog: Path, digest: str) -> Path:
     path = _list_path(catalog, digest)
     if not path.is_file():
-        raise DatasetError(f"{path} is missing; it is the list of a frozen dataset. Restore a copy of it.")
+        raise DatasetError(f"{path} is missing; it is the list of a dataset version. Restore a copy of it.")
     return path
 
 

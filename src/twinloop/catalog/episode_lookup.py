@@ -94,7 +94,9 @@ class _NameIndex:
 
     def _find_by_prefix(self, word: str) -> str:
         if len(word) < LEAST:
-            raise InputError(f"{word!r} is too short for an episode. Give {LEAST} or more characters of its id.")
+            raise InputError(
+                f"{word!r} is too short to identify an episode. Give {LEAST} or more characters of its id."
+            )
         found: Sequence[str] = sorted(set(self._ids.filter(pc.starts_with(self._ids, word)).to_pylist()))
         if not found:
             short = {name[:_SHORT] for name in self._ids.to_pylist()}

@@ -75,7 +75,7 @@ class WorkspaceState:
         if not path.is_file():
             raise DatasetError(
                 f"{path} is missing. `twinloop fsck --repair` rebuilds its index from the parts in {path.parent}; "
-                "labels and frozen datasets are only in this file and need a copy of it."
+                "labels and dataset versions are only in this file and need a copy of it."
             )
         with self._translate_errors():
             version = self._connection.execute("PRAGMA user_version").fetchone()[0]
@@ -287,7 +287,7 @@ def _make_error(path: Path, error: sqlite3.Error) -> DatasetError:
     if code in _CORRUPT:
         return DatasetError(
             f"{path} is damaged ({error}). Restore a copy of it, or let `twinloop fsck --repair` rebuild its "
-            "index from the parts; labels and frozen datasets are then copied as far as they can be read."
+            "index from the parts; labels and dataset versions are then copied as far as they can be read."
         )
     if code == sqlite3.SQLITE_FULL:
         return UnreachableStateError(str(make_disk_full_error(path)))

@@ -16,7 +16,7 @@ from twinloop.catalog.schema import FLAG, FLOAT, INT, TEXT, CatalogTable, column
 
 DATASETS = CatalogTable(
     name="datasets",
-    meaning="frozen datasets: named selections of episodes that never change; a name may get new versions",
+    meaning="dataset versions: named selections of episodes that never change; a name may get new versions",
     key=("name", "version"),
     columns=(
         column("name", TEXT, "its name"),
@@ -46,11 +46,11 @@ POLICIES = CatalogTable(
 
 POLICY_DATASETS = CatalogTable(
     name="policy_datasets",
-    meaning="which frozen datasets trained which policy",
+    meaning="which dataset versions trained which policy",
     key=("policy", "dataset"),
     columns=(
         column("policy", TEXT, "hash of the policy"),
-        column("dataset", TEXT, "hash of a frozen dataset that trained it"),
+        column("dataset", TEXT, "hash of a dataset version that trained it"),
         column("said", TEXT, "how the dataset was named: NAME@VERSION or its hash"),
     ),
 )

@@ -257,8 +257,8 @@ def _check_show(node: Mapping[str, Any], own: set[str]) -> None:
 def _make_not_read_only_error(kind: str) -> InputError:
     word = kind.removesuffix("_QUERY_NODE").removesuffix("_INFO").replace("_", " ")
     return InputError(
-        f"{word} does more than read, but only twinloop's own commands change the catalog. Give one SELECT; "
-        "write a PIVOT within it."
+        f"{word} is not allowed: statements only read, and only twinloop's commands change the catalog. Give one "
+        "SELECT; write a PIVOT within it."
     )
 
 

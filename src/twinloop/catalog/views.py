@@ -92,7 +92,7 @@ LABEL_VIEWS = {
         LEFT JOIN conflicts c ON c.episode_id = e.episode_id AND c.kind = e.kind""",
 }
 DATASET_VIEWS = {
-    # The episodes of each frozen dataset.
+    # The episodes of each dataset version.
     "dataset_episodes": """
         SELECT d.name, d.version, l.hash, l.episode_id FROM dataset_lists l JOIN datasets d USING (hash)""",
 }

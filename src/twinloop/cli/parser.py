@@ -190,7 +190,7 @@ class Program:
             return ""
         alone = unknown[2:].replace("-", "_")
         if alone in {one.name for one in fields(command.request)}:
-            text = f"{alone.upper()} has no flag in {where}: write its value alone."
+            text = f"{alone.upper()} is a positional argument of {where}: give its value without {unknown}."
         else:
             text = f"{UnknownNameError('option', unknown, existing, where=where)}"
         return f"{self.name}: {text} See `{where} --help`.\n"

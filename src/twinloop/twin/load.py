@@ -40,7 +40,7 @@ TWINS: Registry[Path] = Registry(
     "twin",
     {path.stem: path for path in sorted(_builtin_folder().glob("[!_]*.yaml"))},
     group="twinloop.twins",
-    where="the built-in twins and no file of that name",
+    where="the built-in twins, and no file has that name",
 )
 
 
@@ -96,7 +96,7 @@ def _merge_base(value: Any, path: Path, above: tuple[Path, ...] = ()) -> tuple[A
     beside = path.parent / base
     file = beside
     if base in TWINS.builtin or not beside.is_file():
-        file = _find_registered_file(base, where=f"{path}: base, and the folder has no file of that name")
+        file = _find_registered_file(base, where=f"{path}: base, and no file in its folder has that name")
     above = (*above, path.resolve())
     if file.resolve() in above:
         raise InputError(f"{path}: base: {base} is based on itself in the end. Name another twin.")

@@ -60,10 +60,10 @@ class Param:
         values = np.asarray(values, dtype=np.float64)
         wrong = ~(np.isfinite(values) & (values >= self.low) & (values <= self.high))
         if wrong.any():
-            place = f" in {where}" if where else ""
+            place, unit = f" in {where}" if where else "", "" if self.unit == "1" else f" {self.unit}"
             raise BoundsError(
-                f"{self.name} = {values[wrong].flat[0]:g} {self.unit}{place} is outside its physical bounds "
-                f"[{self.low:g}, {self.high:g}] {self.unit}. Choose values inside, or widen the bounds in the twin."
+                f"{self.name} = {values[wrong].flat[0]:g}{unit}{place} is outside its physical bounds "
+                f"[{self.low:g}, {self.high:g}]{unit}. Choose values inside, or widen the bounds in the twin."
             )
 
 

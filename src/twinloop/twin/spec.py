@@ -175,7 +175,7 @@ def describe_errors(error: ValidationError, *, where: str, model: type[BaseModel
             lines[place] = _format_error(item)
         if model and item["type"] == "extra_forbidden":
             lines[place] += _nearest_key(item["loc"], model)
-    return f"{where} is not as it should be:\n" + "\n".join(f"  {place}: {said}" for place, said in lines.items())
+    return f"{where} has errors:\n" + "\n".join(f"  {place}: {said}" for place, said in lines.items())
 
 
 def _format_error(item: Any) -> str:

@@ -54,7 +54,7 @@ def _parse_part(source: EditSource, text: str, choice: Choice) -> list[int]:
             "episode ids, commas between them."
         )
     if stop > count or start >= stop:
-        raise InputError(f"The episodes {text} of {source}: it has {count}, numbered 0 to {count - 1}.")
+        raise InputError(f"{source} has no episodes {text}: it has {count}, numbered 0 to {count - 1}.")
     return list(range(start, stop))
 
 
