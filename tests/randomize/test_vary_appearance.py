@@ -131,5 +131,5 @@ def test_what_the_classic_renderers_ignore_is_carried_with_every_world(renderer:
 
 
 def test_roughness_has_bounds(twin: Twin) -> None:
-    with pytest.raises(BoundsError, match=r"material/ground/roughness = 1.5 1 is outside its physical bounds"):
+    with pytest.raises(BoundsError, match=r"material/ground/roughness = 1.5 is outside its physical bounds"):
         twin.table(1, {"material/ground/roughness": 1.5})
