@@ -42,7 +42,7 @@ COMMANDS = (
     f"train --data data/first --output policies/small {SMALL}",
     "policies add policies/small --name small",
     "evaluate expert --twin double_pendulum --task swing.py:Swing --episodes 2 --output runs/tried",
-    "scenario from-failure data/picks:0 --name slips --anyway --tries 2 --reason planted",
+    "scenario from-failure data/picks:0 --name slips --force --tries 2 --reason planted",
 )
 
 

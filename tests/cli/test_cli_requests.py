@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import json
@@ -35,6 +36,33 @@ def test_the_example_of_a_command_is_a_command_line(command):
     program, *words = shlex.split(command.example)
     assert program == TWINLOOP.name
     assert TWINLOOP.parse(words)[0] is command
+
+
+@pytest.mark.parametrize("command", [pytest.param(one, id=one.request.__name__) for one in EVERY if one.former])
+def test_former_names_stand_for_present_ones(command):
+    present = {command.name, *(f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(command.request))}
+    assert set(command.former.values()) <= present
+    assert not set(command.former) & present
+
+
+@pytest.mark.parametrize(
+    ("former", "present", "note"),
+    [
+        ("replay data 7 --aside", "replay data 7 --invalid", "--aside is now --invalid"),
+        ("gap power --p 0.5 0.9 --most=9", "gap power --p 0.5 0.9 --max-pairs=9", "--most is now --max-pairs"),
+        ("gap history runs --figures a b", "gap history runs --metrics a b", "--figures is now --metrics"),
+        ("label say first:0 --success yes", "label first:0 --success yes", "say is now add"),
+    ],
+)
+def test_a_former_name_is_read_and_reported(capsys, former, present, note):
+    parsed = TWINLOOP.parse(former.split())
+    assert capsys.readouterr().err == f"twinloop: {note}; the former name is not read after this version.\n"
+    assert parsed == TWINLOOP.parse(present.split())
+    assert capsys.readouterr().err == ""
+
+
+def test_a_value_that_looks_like_a_former_name_is_kept():
+    assert TWINLOOP.parse(["label", "add", "say", "--success", "yes"])[1].episodes == ("say",)
 
 
 def test_help_lists_every_command_by_stage_and_the_general_options(capsys):

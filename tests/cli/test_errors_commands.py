@@ -84,7 +84,7 @@ def test_a_flag_that_takes_several_values_may_be_given_again(monkeypatch):
     trained, evaluated = seen
     assert (trained.data, trained.seed, str(trained.output)) == (("a", "b", "c"), 2, "x")
     assert (evaluated.fail_under, evaluated.level) == (("nominal=0.9", "worst=0.3"), 0.9)
-    words = ["scenario", "counterfactual", "n", "--what", "a", "--what", "b"]
+    words = ["scenario", "counterfactual", "n", "--change", "a", "--change", "b"]
     assert TWINLOOP.join_repeated_flags(words) == words  # these are given one by one, and the parser keeps them
     assert TWINLOOP.join_repeated_flags(["scenario", "loop", "n", "--data", "a", "--data", "b"])[3:] == [
         "--data",

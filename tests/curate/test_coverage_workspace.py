@@ -67,18 +67,18 @@ def _likes(cell, capsys) -> None:
             (
                 "real:3:x",
                 InputError,
-                "--like real:3:x: 'x' is not a frame number. Write EPISODE or EPISODE:FRAME, such as real:3",
+                "--nearest real:3:x: 'x' is not a frame number. Write EPISODE or EPISODE:FRAME, such as real:3",
             ),
             ("zzzz", UnknownNameError, "episode 'zzzz'"),
             ("abc", InputError, "'abc' is too short to identify an episode"),
         ):
             with pytest.raises(error, match=re.escape(message)):
                 resolve_clip(workspace, word)
-    code, answer, said = run(capsys, "coverage", "--like", "real:3:59", "--most", "2")
+    code, answer, said = run(capsys, "coverage", "--nearest", "real:3:59", "--count", "2")
     assert code == 0
     assert (answer["episode_id"], answer["frame"], answer["clips"]) == (third, 59, 2 * FEW)
     assert [row["episode_id"] in said for row in answer["nearest"]] == [True, True]
-    code, _, said = run(capsys, "coverage", "--like", "real:3:60")
+    code, _, said = run(capsys, "coverage", "--nearest", "real:3:60")
     assert code == 2
     assert "has clips from frame 0 to 59, none at frame 60" in said
 

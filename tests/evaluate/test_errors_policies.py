@@ -115,7 +115,7 @@ def test_a_scenario_is_refused_before_its_episode_is_looked_at(tmp_path, capsys)
     for words, text in [
         (["--name", "slips"], "holds a scenario already. Choose another --name, or move that one away."),
         (["--tries", "0"], "--tries 0: give at least one."),
-        (["--least", "7"], "--least 7 is no share of the tries; give one above 0, at most 1."),
+        (["--min-share", "7"], "--min-share 7 is no share of the tries; give one above 0, at most 1."),
     ]:
         code, message = said(capsys, "scenario", "from-failure", "none:3", "--scenarios", str(tmp_path), *words)
         assert (code, text in message) == (2, True), message

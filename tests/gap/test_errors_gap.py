@@ -96,7 +96,7 @@ def said(folder, capsys, words: str) -> str:
         ("power --p 0.5 0.9 --ratio 0", "A ratio of 0 trials of b per trial of a is invalid. Give a number above 0"),
         ("power --p 0.5 0.9 --ratio nan", "A ratio of nan"),
         ("power --p 0.5 0.9 --ratio 1e9", "trials of b would be needed for a power of 0.9"),
-        ("power --p 0.5 0.9 --most -5", "at most -5 pairs has no data. Allow at least one"),
+        ("power --p 0.5 0.9 --max-pairs -5", "at most -5 pairs has no data. Allow at least one"),
         ("power --p 0.5 0.9 --paired", "only a (0.5) and that only b (0.9) succeeds must add up to more than 0"),
         ("power --p nan 0.9 --paired", "only a (nan)"),
         ("power --p 0.2 0.05 --paired --ratio 2", "With --paired every start is tried by both"),
@@ -180,7 +180,7 @@ def test_an_error_with_json_is_one_line_of_json(folder, capsys):
 
 
 def test_a_test_that_seldom_decides_tells_no_time(folder, capsys):
-    assert main(["gap", "power", "--p", "0.5", "0.9", "--most", "5"]) == 0
+    assert main(["gap", "power", "--p", "0.5", "0.9", "--max-pairs", "5"]) == 0
     printed = capsys.readouterr().out
     assert "the e-test decides by pair 5 in" in printed
     assert "on average" not in printed
@@ -245,8 +245,8 @@ def test_a_policy_page_without_conditions_has_a_row_per_policy(folder, capsys, t
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--trials", "trials.csv", "--least-success", "50"), "--least-success 50: give a share, such as 0.5"),
-        (("--trials", "trials.csv", "--least-skill", "nan"), "--least-skill nan: give a share"),
+        (("--trials", "trials.csv", "--min-success", "50"), "--min-success 50: give a share, such as 0.5"),
+        (("--trials", "trials.csv", "--min-skill", "nan"), "--min-skill nan: give a share"),
         (("--gap", "run"), "is a run of `gap sensors`. Give --gap one of `gap dynamics` or `gap why`"),
         (("--trials", "real.csv"), "Nothing could be checked. Never covered: give --data and --training"),
     ],

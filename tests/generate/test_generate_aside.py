@@ -87,7 +87,7 @@ def test_a_world_that_was_not_set_aside_says_which_were(dataset, capsys):
     other = next(number for number in range(40) if number not in numbers)
     with pytest.raises(InputError, match=rf"Attempt {other} of .* is not invalid. Invalid attempts: {numbers[0]}, "):
         read_invalid_world(folder, other)
-    assert main(["replay", str(folder), str(numbers[0]), "--aside", "--verify"]) == 0
+    assert main(["replay", str(folder), str(numbers[0]), "--invalid", "--verify"]) == 0
     assert "the world is lost again" in capsys.readouterr().out
     (folder.parent / "none").mkdir(exist_ok=True)
     with pytest.raises(InputError, match="It has no invalid attempts"):

@@ -191,7 +191,7 @@ def test_a_plan_for_another_robot_is_refused(tmp_path, capsys, changes, robot, m
     assert command("--robot", robot, "--excitation", tmp_path / "p.yaml", "--dry-run") == 2
     assert message in " ".join(capsys.readouterr().err.split())
     if "twin_hash" in changes:
-        assert command("--robot", robot, "--excitation", tmp_path / "p.yaml", "--dry-run", "--anyway") == 0
+        assert command("--robot", robot, "--excitation", tmp_path / "p.yaml", "--dry-run", "--force") == 0
 
 
 def test_what_is_missing_is_asked_for(tmp_path, capsys):

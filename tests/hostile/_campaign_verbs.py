@@ -135,7 +135,7 @@ VERBS: dict[str, Verb] = {
     "pull": _of("pull me/set --output data/pulled", needs=("huggingface_hub",), hub=True),
     "datasets freeze": _of(f"datasets freeze train --sql {_PICK}", repeats=True),
     "datasets materialize": _of("datasets materialize kept --output ../made"),
-    "label say": _of("label say first:0 first:1 --success yes --author Ada", repeats=True),
+    "label add": _of("label add first:0 first:1 --success yes --author Ada", repeats=True),
     "label export": _of("label export labels.csv", "labels.csv"),
     "identify": _of(
         "identify --twin double_pendulum --data log.csv --holdout last:1 --free joint/*/frictionloss "
@@ -187,10 +187,10 @@ VERBS: dict[str, Verb] = {
     "policies add": _of("policies add swaying --name pick", needs=("torch",), repeats=True),
     "sensors show": _of("sensors show so101_tabletop --camera front --size 32x24 --output shown"),
     "scenario from-failure": _of(
-        "scenario from-failure data/hard:0 --name slips --anyway --tries 2 --reason dropped", "scenarios/slips"
+        "scenario from-failure data/hard:0 --name slips --force --tries 2 --reason dropped", "scenarios/slips"
     ),
     "scenario counterfactual": _of(
-        "scenario counterfactual kept --what object/cube/mass=0.05 --tries 2 --output runs/what"
+        "scenario counterfactual kept --change object/cube/mass=0.05 --tries 2 --output runs/what"
     ),
     "scenario ablate": _of("scenario ablate kept --term object~friction --tries 2 --output runs/ablate"),
     "scenario regress": _of("scenario regress --output runs/regress"),
@@ -246,7 +246,7 @@ _MADE = (
     "render data/more --renderer ../fragile.py:Fragile --size 96x72 --workers 1 --output data/images-2",
     "monitor calibrate --data data/many --twin double_pendulum --rate 0.9 --output usual",
     "generate hard.yaml --output data/hard --keep all --workers 1",
-    "scenario from-failure data/hard:0 --name kept --anyway --tries 2 --reason planted",
+    "scenario from-failure data/hard:0 --name kept --force --tries 2 --reason planted",
     "import log.csv --output data/pendulum --task swing",
     "identify --twin double_pendulum --data log.csv --holdout last:1 --free joint/*/frictionloss --output runs/fit",
     "gap dynamics --twin double_pendulum --data log.csv --no-why --output runs/earlier",

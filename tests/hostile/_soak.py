@@ -117,7 +117,7 @@ def _round(main: Any, number: int) -> None:
     for sql in QUERIES:
         _require(main(["query", sql]) == 0)
     _require(main(["curate", "--where", f"batch = '{name}'", *words, "--output", f"runs/{name}"]) == 0)
-    _require(main(["label", "say", f"{name}:0", "--success", "yes", "--author", "Ada"]) == 0)
+    _require(main(["label", "add", f"{name}:0", "--success", "yes", "--author", "Ada"]) == 0)
     _require(main(["edit", "select", f"data/{name}", "--episodes", "0", "--output", f"data/{name}-0"]) == 0)
     _require(main(["generate", "swing.yaml", "--output", f"data/{name}"]) == 2)
     _require(main(["query", "SELECT nothing FROM nowhere"]) == 2)

@@ -107,7 +107,7 @@ def commands(dataset: Path, output: Path) -> dict[str, list[list[object]]]:
         ],
         "train": [["train", "--data", *data, "--steps", "1", "--keep-failures", "--output", output / "policy"]],
         "scenario": [
-            ["scenario", "from-failure", f"{dataset}:0", "--name", "again", "--anyway", "--tries", "1"],
+            ["scenario", "from-failure", f"{dataset}:0", "--name", "again", "--force", "--tries", "1"],
             ["scenario", "from-failure", f"{dataset}:0", "--policy", "expert", "--tries", "1"],
         ],
         "generate": [["generate", "generate.yaml", "--output", *data, "--resume"]],
@@ -175,7 +175,16 @@ def test_a_dataset_that_brings_code(cell, sentinel, capsys, observed):
 SCENARIO_VERBS = {
     "list": ["list"],
     "show": ["show", "sent"],
-    "counterfactual": ["counterfactual", "sent", "--what", "object/cube/mass*=2", "--policy", "expert", "--tries", "5"],
+    "counterfactual": [
+        "counterfactual",
+        "sent",
+        "--change",
+        "object/cube/mass*=2",
+        "--policy",
+        "expert",
+        "--tries",
+        "5",
+    ],
     "ablate": ["ablate", "sent", "--policy", "expert", "--tries", "5"],
     "regress": ["regress", "sent", "--policy", "expert"],
     "regress on another twin": ["regress", "sent", "--policy", "expert", "--twin", "other.yaml"],

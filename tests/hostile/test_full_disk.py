@@ -85,7 +85,7 @@ def test_a_file_that_cannot_be_flushed_is_not_replaced(
 
 WORDS = {
     "query --output": ["query", "SELECT episode_id FROM episodes", "--output", "out.csv"],
-    "label say": ["label", "say", "first:0", "--success", "yes", "--author", "Ada"],
+    "label add": ["label", "add", "first:0", "--success", "yes", "--author", "Ada"],
     "label export": ["label", "export", "labels.csv"],
     "datasets freeze": ["datasets", "freeze", "one", "--sql", "SELECT episode_id FROM episodes"],
     "edit select": ["edit", "select", "data/first", "--episodes", "0-2", "--output", "data/chosen"],
@@ -116,7 +116,7 @@ def test_a_command_goes_on_when_the_disk_takes_data_again(
         patch.setattr(os, "fsync", Refusal(number))
         code = main(WORDS[name])
     told = " ".join(capfd.readouterr().err.split())
-    if name == "label say":  # SQLite flushes by itself
+    if name == "label add":  # SQLite flushes by itself
         assert code == 0
     else:
         assert code == 2, told

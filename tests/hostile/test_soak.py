@@ -42,7 +42,7 @@ WORDS = {
     "fsck": ["fsck"],
     "datasets freeze": ["datasets", "freeze", "one", "--sql", "SELECT episode_id FROM episodes"],
     "datasets list": ["datasets", "list"],
-    "label say": ["label", "say", "first:0", "--success", "yes", "--author", "Ada"],
+    "label add": ["label", "add", "first:0", "--success", "yes", "--author", "Ada"],
     "label show": ["label", "show", "first:0"],
     "label list": ["label", "list"],
     "label export": ["label", "export", "labels.csv"],
@@ -51,7 +51,7 @@ WORDS = {
     "policies list": ["policies", "list"],
     "policies audit": ["policies", "audit"],
     "edit select": ["edit", "select", "data/first", "--episodes", "0", "--output", "data/one"],
-    "coverage --like": ["coverage", "--like", "first:0"],
+    "coverage --nearest": ["coverage", "--nearest", "first:0"],
     "curate": ["curate", "--checks", "recording", "--workers", "1"],
     "evidence": ["evidence", "--failure-rate", "0.01", "--output", "runs/claim"],
 }

@@ -24,14 +24,14 @@ from twinloop.workflows.run.results import lock_run_folder
 
 SAME = ("generate", "render", "import", "pull", "edit select", "edit split", "export", "export robomimic", "fetch",
         "datasets materialize", "identify", "train", "curate", "evaluate", "compare", "gap compare", "evidence", "gate",
-        "add", "datasets freeze", "label say", "policies add", "promote", "rollback", "monitor calibrate", "record",
+        "add", "datasets freeze", "label add", "policies add", "promote", "rollback", "monitor calibrate", "record",
         "scenario from-failure", "query", "label export", "init")  # fmt: skip
 MIXED = {  # two different commands at once; the second is the one whose result is compared
     "add while generate adds its own": ("generate", "add"),
     "fsck --repair while generate writes": ("fsck", "generate"),
-    "curate while labels are given": ("label say", "curate"),
+    "curate while labels are given": ("label add", "curate"),
     "freeze while a dataset is added": ("add", "datasets freeze"),
-    "rollback while labels are given": ("label say", "rollback"),
+    "rollback while labels are given": ("label add", "rollback"),
     "export while the source is curated": ("curate", "export"),
 }
 LOST = ("Another writer", "Another process", "exists", "holds an earlier run", "holds a finished run", "not empty",

@@ -73,7 +73,7 @@ def test_a_twin_of_ones_own_and_runs_are_read(cell, monkeypatch):
 
 def test_a_scenario_is_run(cell, monkeypatch):
     monkeypatch.chdir(cell)
-    assert main(["scenario", "counterfactual", "slips", "--what", "object/cube/mass=0.05", "--tries", "1",
+    assert main(["scenario", "counterfactual", "slips", "--change", "object/cube/mass=0.05", "--tries", "1",
                  "--output", "runs/what"]) == 0  # fmt: skip
 
 

@@ -146,7 +146,7 @@ def test_a_parameter_edited_by_hand_names_the_command_that_tries_it(world, tmp_p
     said = yaml.safe_load((folder / "scenario.yaml").read_text())
     said["parameters"]["object/cube/mass"] = 0.5
     (folder / "scenario.yaml").write_text(yaml.safe_dump(said))
-    with pytest.raises(InputError, match="counterfactual slipped --what 'object/cube/mass=0.5'"):
+    with pytest.raises(InputError, match="counterfactual slipped --change 'object/cube/mass=0.5'"):
         read_pinned(folder)
 
 

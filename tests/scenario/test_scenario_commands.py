@@ -107,7 +107,7 @@ def test_questions_without_sense_end_with_two_and_store_nothing(slippery, tmp_pa
     where = ["--scenarios", str(tmp_path), "--policy", "expert"]
     for words, text in [
         (["counterfactual", "slippery"], "Give the change"),
-        (["counterfactual", "slippery", "--what", SLIP, "--tries", "1"], "is not understood"),
+        (["counterfactual", "slippery", "--change", SLIP, "--tries", "1"], "is not understood"),
         (["ablate", "slippery", "--tries", "0"], "give at least one"),
         (["ablate", "slippery", "--term", "frictoin", "--tries", "1"], "joint friction"),
         (["regress"], "has no stored expectation"),
@@ -176,7 +176,7 @@ def test_a_failure_of_a_dataset_becomes_a_scenario_with_its_evidence(tmp_path, c
     assert said(capsys, "regress", "--scenarios", home, "--accept")[0] == 0
     assert said(capsys, "regress", "--scenarios", home)[0] == 0
     what = f"{SLIP}=0.06..0.5:4"
-    code, found = said(capsys, "counterfactual", "slips", "--what", what, "--tries", "8", "--refine", "2",
+    code, found = said(capsys, "counterfactual", "slips", "--change", what, "--tries", "8", "--refine", "2",
                        "--scenarios", home, "--output", str(tmp_path / "cf"))  # fmt: skip
     assert code == 0
     (crossing,) = found["crossings"]

@@ -19,7 +19,7 @@ def test_a_reach_that_fails_for_soft_servos_names_them(tmp_path, monkeypatch, ca
     assert main(["generate", "soft.yaml", *words]) in (0, 1)
     assert main(["scenario", "from-failure", "data:0", "--name", "soft", "--tries", "2"]) == 0
     assert "never_reached" in capsys.readouterr().out
-    assert main(["scenario", "counterfactual", "soft", "--what", "actuator/*/kp*=10", "--tries", "2"]) == 0
+    assert main(["scenario", "counterfactual", "soft", "--change", "actuator/*/kp*=10", "--tries", "2"]) == 0
     capsys.readouterr()
     assert main(["scenario", "ablate", "soft", "--tries", "2", "--json"]) == 0
     figures = json.loads(capsys.readouterr().out.splitlines()[-1])

@@ -35,6 +35,7 @@ class Command:
             wrote. ``stores``: only the hashes of its files, because the workflow records the rest itself.
         example: example command line for the help.
         resumable: returns whether a stopped run can be continued with ``--resume``; None if there is no such flag.
+        former: former names of flags, and of the command itself, with the present ones. They are read for one version.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Command:
     record: Record | None = None
     example: str = ""
     resumable: Callable[[Any], bool] | None = None
+    former: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def description(self) -> str:

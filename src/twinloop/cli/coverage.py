@@ -11,4 +11,5 @@ COVERAGE = Command(
     "twinloop.workflows.coverage.coverage:run_coverage",
     "measures",
     example="twinloop coverage --output runs/coverage",
+    former={"--like": "--nearest", "--most": "--count"},
 )

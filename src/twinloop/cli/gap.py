@@ -66,6 +66,11 @@ GAP = Group(
             f"{_IN}.classes:run_gap_classes",
             "measures",
             example="twinloop gap classes --gap runs/gap",
+            former={
+                "--least-skill": "--min-skill",
+                "--least-success": "--min-success",
+                "--most-unexplained": "--max-unexplained",
+            },
         ),
         Command(
             "compare",
@@ -80,6 +85,7 @@ GAP = Group(
             f"{_IN}.comparison:run_gap_power",
             "measures",
             example="twinloop gap power --p 0.56 0.92",
+            former={"--most": "--max-pairs"},
         ),
         Command(
             "estimate",
@@ -94,6 +100,7 @@ GAP = Group(
             f"{_IN}.history:run_gap_history",
             "measures",
             example="twinloop gap history runs",
+            former={"--figures": "--metrics"},
         ),
     ),
 )

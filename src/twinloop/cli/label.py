@@ -8,14 +8,15 @@ from twinloop.workflows.data import label_requests
 LABEL = Group(
     name="label",
     description="Label episodes: success, failure class, subtasks, language, tags; by hand, by rule, by a model.",
-    default="say",
+    default="add",
     any_word=True,
     commands=(
         Command(
-            "say",
-            label_requests.LabelSayRequest,
-            "twinloop.workflows.data.labels:run_say",
+            "add",
+            label_requests.LabelAddRequest,
+            "twinloop.workflows.data.labels:run_add",
             example="twinloop label EPISODE --success yes",
+            former={"say": "add"},
         ),
         Command(
             "show",

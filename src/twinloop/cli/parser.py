@@ -110,6 +110,7 @@ class Program:
         Raises:
             SystemExit: help was requested, or the words are invalid.
         """
+        words = self._replace_former_names(words)
         safe, for_programs = redact_words(words), "--json" in words
         try:
             self.check_names(safe)
@@ -144,6 +145,25 @@ class Program:
         for flag in twice:
             made = _group_flag_values(made, flag) if flag in several else made
         return made
+
+    def _replace_former_names(self, words: Sequence[str]) -> list[str]:
+        """Return the words with the present names of the command and its flags; report former ones on stderr."""
+        made = list(words)
+        group = next((one for one in self.commands if isinstance(one, Group) and made[:1] == [one.name]), None)
+        for one in group.commands if group else ():
+            if made[1:2] and one.former.get(made[1]) == one.name:
+                made[1] = self._report_former(made[1], one.name)
+        command, _ = self._command(insert_default_command(made, self.commands))
+        for place, word in enumerate(made):
+            flag, equals, value = word.partition("=")
+            present = command.former.get(_normalize_flag(flag)) if command and flag.startswith("--") else None
+            if present:
+                made[place] = self._report_former(_normalize_flag(flag), present) + equals + value
+        return made
+
+    def _report_former(self, former: str, present: str) -> str:
+        sys.stderr.write(f"{self.name}: {former} is now {present}; the former name is not read after this version.\n")
+        return present
 
     def _parse_words(self, words: Sequence[str]) -> tuple[Command, Any]:
         given = self.join_repeated_flags(insert_default_command(words, self.commands))

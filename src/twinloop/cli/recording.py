@@ -11,4 +11,5 @@ RECORD = Command(
     "twinloop.workflows.data.record:run_record",
     "makes",
     example='twinloop record --robot "virtual:my_twin.yaml" --excitation plan.yaml --output data/excited',
+    former={"--following": "--max-lag", "--anyway": "--force"},
 )

@@ -18,4 +18,5 @@ REPLAY = Command(
     ReplayRequest,
     "twinloop.workflows.generate.generate:run_replay",
     example="twinloop replay data/batch 7 --verify",
+    former={"--aside": "--invalid"},
 )

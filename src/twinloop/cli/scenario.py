@@ -15,13 +15,15 @@ SCENARIO = Group(
             "twinloop.workflows.scenario.failure:run_from_failure",
             "makes",
             example="twinloop scenario from-failure runs/today:7 --policy champion",
+            former={"--least": "--min-share", "--anyway": "--force"},
         ),
         Command(
             "counterfactual",
             requests.CounterfactualRequest,
             "twinloop.workflows.scenario.interventions:run_counterfactual",
             "makes",
-            example='twinloop scenario counterfactual dropped --what "object/*/mass*=0.5"',
+            example='twinloop scenario counterfactual dropped --change "object/*/mass*=0.5"',
+            former={"--what": "--change", "--chance": "--random-numbers"},
         ),
         Command(
             "ablate",
@@ -29,6 +31,7 @@ SCENARIO = Group(
             "twinloop.workflows.scenario.interventions:run_ablate",
             "makes",
             example="twinloop scenario ablate dropped",
+            former={"--chance": "--random-numbers"},
         ),
         Command(
             "regress",
@@ -47,7 +50,7 @@ SCENARIO = Group(
         Command(
             "loop",
             requests.LoopRequest,
-            "twinloop.workflows.scenario.retrain:run_circle",
+            "twinloop.workflows.scenario.retrain:run_loop",
             "makes",
             example="twinloop scenario loop dropped --policy champion --output runs/round",
         ),

@@ -59,7 +59,7 @@ class GuardOptions:
 
     def __post_init__(self) -> None:
         if not 0 < self.following < math.inf:
-            raise InputError(f"--following {self.following:g} is not a valid limit. Give rad or m above 0.")
+            raise InputError(f"--max-lag {self.following:g} is not a valid limit. Give rad or m above 0.")
         if not 0 < self.temperature < math.inf:
             raise InputError(f"--temperature {self.temperature:g} is not a valid limit. Give °C above 0.")
 

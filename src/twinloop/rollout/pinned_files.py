@@ -195,7 +195,7 @@ def _build_world(
         raise InputError(
             f"{folder / SCENARIO}: parameters.{other[0]} is {said.parameters[other[0]]:g}, and {ARRAYS} has "
             f"{row.get(other[0], float('nan')):g}. Only `meaning` may be edited: try other values with `twinloop "
-            f"scenario counterfactual {said.name} --what '{other[0]}={said.parameters[other[0]]:g}'`."
+            f"scenario counterfactual {said.name} --change '{other[0]}={said.parameters[other[0]]:g}'`."
         )
     steps = {key.removeprefix(_STEPS): value[None] for key, value in arrays.items() if key.startswith(_STEPS)}
     try:

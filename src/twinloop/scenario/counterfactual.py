@@ -66,7 +66,7 @@ def parse_change(text: str, twin: Twin) -> ParameterChange:
     found = _split_change(text)
     if found is None:
         raise InputError(
-            f"--what {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
+            f"--change {text!r} is not understood. Write PARAMETER=0.05,0.1 to set it, PARAMETER*=2 to scale it, "
             "PARAMETER+=0.01 to shift it, or PARAMETER=0.02..0.2:7 for seven values; * matches any name."
         )
     pattern, sign, doses = found
@@ -95,16 +95,16 @@ def _parse_doses(text: str, whole: str, *, by_ratio: bool) -> tuple[float, ...]:
         if colon:
             low, high = (float(end) for end in ends.split(".."))
             if not 2 <= int(count) <= _MOST_DOSES:
-                raise InputError(f"--what {whole!r}: give 2 to {_MOST_DOSES} values, not {count}.")
+                raise InputError(f"--change {whole!r}: give 2 to {_MOST_DOSES} values, not {count}.")
             spaced = np.geomspace if by_ratio and min(low, high) > 0 else np.linspace
             return tuple(float(value) for value in spaced(low, high, int(count)))
         doses = tuple(dict.fromkeys(float(item) for item in text.split(",")))
     except ValueError:
         raise InputError(
-            f"--what {whole!r}: {text!r} are not doses. Write numbers separated by commas, or LOW..HIGH:COUNT."
+            f"--change {whole!r}: {text!r} are not doses. Write numbers separated by commas, or LOW..HIGH:COUNT."
         ) from None
     if not np.isfinite(doses).all() or len(doses) > _MOST_DOSES:
-        raise InputError(f"--what {whole!r}: give up to {_MOST_DOSES} finite numbers.")
+        raise InputError(f"--change {whole!r}: give up to {_MOST_DOSES} finite numbers.")
     return doses
 
 
@@ -242,7 +242,7 @@ def _evaluate_dose(
     try:
         tried = attempt(what.values(own, dose))
     except InputError as error:
-        raise InputError(f"--what {what.text}{dose:.4g}: {error}") from error
+        raise InputError(f"--change {what.text}{dose:.4g}: {error}") from error
     return compare_outcomes(what.text, what.names, dose, base, tried, level=level)
 
 

@@ -32,8 +32,8 @@ def run_coverage(request: CoverageRequest, console: Console) -> dict[str, Any] |
     Raises:
         InputError: a dataset alone is given together with sides to compare.
     """
-    if request.like is not None:
-        return run_nearest_clips(request, request.like, console)
+    if request.nearest is not None:
+        return run_nearest_clips(request, request.nearest, console)
     if request.dataset is None:
         return run_coverage_of_reality(request, console)
     sides = request.sides
@@ -245,7 +245,7 @@ def resolve_clip(workspace: Workspace, like: str) -> tuple[str, int]:
     head, colon, tail = like.rpartition(":")
     if colon and not tail.isdigit():
         raise InputError(
-            f"--like {like}: {tail!r} is not a frame number. Write EPISODE or EPISODE:FRAME, such as {head}:60."
+            f"--nearest {like}: {tail!r} is not a frame number. Write EPISODE or EPISODE:FRAME, such as {head}:60."
         )
     batch = workspace.query("SELECT 1 FROM places WHERE batch = ? LIMIT 1", [head]).num_rows
     name, frame = (head, int(tail)) if colon and not batch else (like, 0)
@@ -266,7 +266,7 @@ def run_nearest_clips(request: CoverageRequest, like: str, console: Console) -> 
         encoder_hash, encoder = choose_encoder(workspace, None if embedding == _DEFAULT else embedding)
         clips = len(open_clip_index(workspace, encoder_hash))
         began = time.perf_counter()
-        found = find_nearest_clips(workspace, episode, frame, request.most, encoder_hash=encoder_hash)
+        found = find_nearest_clips(workspace, episode, frame, request.count, encoder_hash=encoder_hash)
         took = time.perf_counter() - began
         console.print(f"Nearest of {clips} clips embedded by {encoder}, found in {1e3 * took:.1f} ms:")
         rows = []

@@ -66,12 +66,12 @@ class CoverageRequest(FailIfOption, Request):
     """Folder for result.json and report.html; with DIR, the file of the page."""
     projection: Literal["pca", "umap"] = "pca"
     """Projection of the clips in the plot of the page."""
-    like: Annotated[str | None, tyro.conf.arg(metavar="EPISODE[:FRAME]")] = None
+    nearest: Annotated[str | None, tyro.conf.arg(metavar="EPISODE[:FRAME]")] = None
     """Instead of coverage, print the clips of the workspace nearest to this one: EPISODE or EPISODE:FRAME, where
     EPISODE is the beginning of an id or BATCH:INDEX.
     """
-    most: int = 5
-    """Number of nearest clips that --like prints."""
+    count: int = 5
+    """Number of nearest clips that --nearest prints."""
     triples: bool = False
     """With DIR, also measure triples of parameters."""
 

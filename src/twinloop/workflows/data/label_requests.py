@@ -11,7 +11,7 @@ from twinloop.workflows.run.request import Request, Texts, WorkspaceRequest, req
 
 
 @request
-class LabelSayRequest(WorkspaceRequest):
+class LabelAddRequest(WorkspaceRequest):
     """Label episodes. Earlier labels of the same author stay in the history."""
 
     episodes: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="EPISODE")]] = ()

@@ -38,11 +38,11 @@ from twinloop.tasks import Task, open_task
 from twinloop.twin import load_twin
 from twinloop.workflows.data.datasets import in_workspace
 from twinloop.workflows.data.label_requests import (
+    LabelAddRequest,
     LabelAgreementRequest,
     LabelExportRequest,
     LabelListRequest,
     LabelRulesRequest,
-    LabelSayRequest,
     LabelShowRequest,
 )
 
@@ -190,7 +190,7 @@ _MOST_REASONS = 5
 MOST_FINDINGS = 2_000_000  # rows of a rule in SQL: each becomes an object of some 700 bytes
 
 
-def run_say(request: LabelSayRequest, console: Console) -> dict[str, Any]:
+def run_add(request: LabelAddRequest, console: Console) -> dict[str, Any]:
     """Label episodes by hand, from a file or by rule.
 
     Raises:
@@ -212,7 +212,7 @@ def run_say(request: LabelSayRequest, console: Console) -> dict[str, Any]:
         return label_episodes(ws, chosen, said, add=request.add, **who, console=console)
 
 
-def _require_single_source(request: LabelSayRequest, *, said: bool) -> None:
+def _require_single_source(request: LabelAddRequest, *, said: bool) -> None:
     ways = [
         name
         for name, given in (
@@ -233,7 +233,7 @@ def _require_single_source(request: LabelSayRequest, *, said: bool) -> None:
         raise InputError("The file of --from names its episodes. Leave out EPISODE and --where.")
 
 
-def _parse_labels(request: LabelSayRequest) -> list[dict[str, Any]]:
+def _parse_labels(request: LabelAddRequest) -> list[dict[str, Any]]:
     more = {"reason": request.reason, "confidence": request.confidence, "author_hash": request.author_hash}
     pairs = [(kind, getattr(request, kind)) for kind in ("success", "failure", "language")]
     said = [{"kind": kind, "value": value} for kind, value in pairs if value is not None]
@@ -316,7 +316,7 @@ def retract_and_print(
     return {"schema": 1, "verb": "label", "retracted": taken}
 
 
-def import_labels(ws: Workspace, path: Path, request: LabelSayRequest, console: Console) -> dict[str, Any]:
+def import_labels(ws: Workspace, path: Path, request: LabelAddRequest, console: Console) -> dict[str, Any]:
     """Write every label of a file, or none of them.
 
     A line with another source, author or hash than the command is refused, so that a model's file cannot write labels

@@ -42,10 +42,10 @@ def _run_recording(
 ) -> tuple[dict[str, Any], int]:
     twin = _load_plan_twin(plan, request)
     require_matching_robot(robot, plan)
-    if twin.robot.type != robot.name and not request.anyway:
+    if twin.robot.type != robot.name and not request.force:
         raise InputError(
             f"This plan was made for a {twin.robot.type}, but {robot.origin} is a {robot.name}. If both have the same "
-            "range, strength and surroundings, add --anyway. Otherwise make a plan with the twin of this robot."
+            "range, strength and surroundings, add --force. Otherwise make a plan with the twin of this robot."
         )
     repeat = plan.repeat if request.repeat is None else request.repeat
     if repeat < 1:
@@ -87,7 +87,7 @@ def _drive(
             robot,
             plan,
             repeat=repeat,
-            guard=GuardOptions(following=request.following, temperature=request.temperature),
+            guard=GuardOptions(following=request.max_lag, temperature=request.temperature),
             on_abort=request.on_abort,
             clearance=ClearanceCheck(twin, plan.limits.clearance) if plan.control == "position" else None,
             progress=lambda text: console.print(text, soft_wrap=True),
@@ -112,13 +112,13 @@ def _load_plan_twin(plan: ExcitationPlan, request: RecordRequest) -> Twin:
     """Return the twin that the plan was made with.
 
     Raises:
-        InputError: the twin has changed since, and `--anyway` was not given.
+        InputError: the twin has changed since, and `--force` was not given.
     """
     twin = load_twin(plan.twin)
-    if twin.hash != plan.twin_hash and not request.anyway:
+    if twin.hash != plan.twin_hash and not request.force:
         raise InputError(
             f"The twin {plan.twin} has changed since this plan was made (it is {twin.hash[:12]} and was "
-            f"{plan.twin_hash[:12]}). If the robot and its surroundings have not changed, add --anyway. "
+            f"{plan.twin_hash[:12]}). If the robot and its surroundings have not changed, add --force. "
             "Otherwise make the plan again."
         )
     return twin

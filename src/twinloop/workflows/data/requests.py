@@ -123,12 +123,12 @@ class RecordRequest(Request):
     """Print duration, range and peak speed per joint; the robot does not move."""
     on_abort: Literal["hold", "return"] = "hold"
     """What the robot does after a fault or Ctrl-C: hold its pose, or return slowly to the start."""
-    following: float = 0.15
+    max_lag: float = 0.15
     """Stop if a joint lags behind its command by more than 1.5 times the lag in the plan plus this value, in rad or m.
     """
     temperature: float = 60.0
     """Stop at this temperature of a drive, in degrees Celsius, if the robot measures it."""
-    anyway: bool = False
+    force: bool = False
     """Continue although the twin has changed since the plan was made, or the robot is of another type."""
 
 

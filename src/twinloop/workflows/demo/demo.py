@@ -182,7 +182,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         verified = verify([request.output / "states", request.output / "images"], seed=request.seed)
         console.print(verified.text())
         sheet = write_images(request.output / "images", request.output)
-    circle = _run_second_half(request.output, workers, clock)
+    loop = _run_second_half(request.output, workers, clock)
     figures = {
         "schema": 1,
         "verb": "demo",
@@ -191,7 +191,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
         "states": states,
         "images": images,
         "verify": verified.to_json(),
-        "circle": circle.to_json() if circle else None,
+        "loop": loop.to_json() if loop else None,
         "seconds": clock.seconds,
         "total_seconds": sum(clock.seconds.values()),
     }
@@ -200,7 +200,7 @@ def run_demo(request: DemoRequest, console: Console) -> dict[str, Any]:
     page = ReportPage("twinloop: one pass of the loop", f"{log.label}. Twin {TWIN}, seed {request.seed}.")
     write_report(
         page,
-        lambda p: _fill_report(p, found, config, states, images, verified, sheet, circle),
+        lambda p: _fill_report(p, found, config, states, images, verified, sheet, loop),
         request.output / "report.html",
         console,
     )
@@ -268,10 +268,10 @@ def _fill_report(
     images: dict[str, Any],
     verified: DatasetVerification,
     sheet: Path,
-    circle: FailureLoopResult | None,
+    loop: FailureLoopResult | None,
 ) -> None:
     source, simulated = found.log.label, f"{TWIN}, {states['attempted']} attempts"
-    shown = [] if circle is None else [transfer_metric(circle)]
+    shown = [] if loop is None else [transfer_metric(loop)]
     page.key_metrics([*_joint_error_metrics(found, source), *(figure for figure in shown if figure is not None)])
     found.page(page, target=SECOND_ORDER if found.log.name == LOG else None)
     plan = load_plan(config)
@@ -293,11 +293,11 @@ def _fill_report(
         ),
     ]
     dataset_section(page, figures, verified.rows(), sheet)
-    if circle is not None:
+    if loop is not None:
         pictures = None
-        if circle.place >= 0:
-            pictures = render_before_after(circle.place, {"before": circle.old, "after": circle.new})
-        retraining_section(page, circle, pictures)
+        if loop.place >= 0:
+            pictures = render_before_after(loop.place, {"before": loop.old, "after": loop.new})
+        retraining_section(page, loop, pictures)
 
 
 def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLoopResult | None:
@@ -307,7 +307,7 @@ def _run_second_half(output: Path, workers: int, clock: _StepTimer) -> FailureLo
     except MissingDependencyError as error:
         clock.console.print(f"\nNo policies are trained: {error}", soft_wrap=True)
         return None
-    return run_failure_loop(output / "circle", workers=workers, console=clock.console, step=clock.step)
+    return run_failure_loop(output / "loop", workers=workers, console=clock.console, step=clock.step)
 
 
 def _joint_error_metrics(found: IdentifyOutcome, source: str) -> Sequence[KeyMetric]:

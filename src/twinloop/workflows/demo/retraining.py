@@ -44,7 +44,7 @@ from twinloop.workflows.deploy.run import run_policy
 from twinloop.workflows.run.results import write_result
 from twinloop.workflows.scenario.failure import run_from_failure
 from twinloop.workflows.scenario.requests import FromFailureRequest, LoopRequest
-from twinloop.workflows.scenario.retrain import run_circle
+from twinloop.workflows.scenario.retrain import run_loop
 
 TRAINED_ON = {
     "nominal": "the nominal twin",
@@ -99,7 +99,7 @@ def retraining_section(page: ReportPage, half: FailureLoopResult, pictures: NDAr
         page.image(pictures, "That trial on the virtual robot, before and after.")
     page.table(
         ["the same trials in the twin", "before, %", "after, %", "gained", "lost"],
-        [_change_row(one) for one in half.circle.get("changes", ())],
+        [_change_row(one) for one in half.loop.get("changes", ())],
     )
     page.table(
         ["gate", "verdict", "reason"],
@@ -168,7 +168,7 @@ class FailureLoopResult:
     transfer: Mapping[str, Any] = field(default_factory=dict)
     scenario: Mapping[str, Any] = field(default_factory=dict)
     place: int = -1
-    circle: Mapping[str, Any] = field(default_factory=dict)
+    loop: Mapping[str, Any] = field(default_factory=dict)
     gate: Mapping[str, Any] = field(default_factory=dict)
     champion: str = ""
 
@@ -180,12 +180,12 @@ class FailureLoopResult:
     @property
     def new(self) -> Path:
         """The policy after retraining from its failure."""
-        return self.output / "circle" / "policy"
+        return self.output / "loop" / "policy"
 
     def to_json(self) -> dict[str, Any]:
         """Return a JSON-compatible dictionary."""
         rates = {name: _success_rate(won) for name, won in self.success.items()}
-        parts = {"scenario": self.scenario, "circle": self.circle, "gate": self.gate, "champion": self.champion}
+        parts = {"scenario": self.scenario, "loop": self.loop, "gate": self.gate, "champion": self.champion}
         return {"robot": FIRST_ROBOT, "success": rates, "transfer": dict(self.transfer), **parts}
 
 
@@ -211,7 +211,7 @@ def run_failure_loop(output: Path, *, workers: int, console: Console, step: Step
         )
         return half
     with step("Retraining from that failure: data, training, trials, gate"):
-        half.circle, _ = run_circle(_build_loop_request(old, output), console)
+        half.loop, _ = run_loop(_build_loop_request(old, output), console)
         for name, policy in (("posterior", old), ("after", half.new)):
             made = evaluate_on_robot(policy, SETTINGS.episodes, output / "robot" / name)
             half.success[name] = np.asarray(made.trials["success"])
@@ -241,7 +241,7 @@ def _find_scenario(half: FailureLoopResult, policy: Path, console: Console) -> M
             identified=identified / "result.json",
             tries=_TRIES,
             reason="failed on the virtual robot",
-            anyway=True,
+            force=True,
             scenarios=_scenarios(output),
         )
         found, _ = run_from_failure(asked, console)
@@ -253,7 +253,7 @@ def _find_scenario(half: FailureLoopResult, policy: Path, console: Console) -> M
 
 def _build_loop_request(policy: Path, output: Path) -> LoopRequest:
     return LoopRequest(
-        output=output / "circle",
+        output=output / "loop",
         scenarios=_scenarios(output),
         name=next(path.name for path in sorted(_scenarios(policy.parents[2]).iterdir(), reverse=True)),
         policy=str(policy),
@@ -270,12 +270,12 @@ def _release_policy(half: FailureLoopResult, console: Console) -> tuple[dict[str
     demos = demonstrations_part(_study_part("policy", "posterior", output), "posterior").path
     with Workspace.create(root, twin=TWIN) as held:
         base = _record_policy(held, half.old, demos)
-        _record_policy(held, half.new, Path(half.circle["augmented"]["data"]), base=base)
+        _record_policy(held, half.new, Path(half.loop["augmented"]["data"]), base=base)
         registry = PolicyRegistry(held)
         first = registry.add(half.old, name="pick-and-place")
         promote(registry, first, force=True, reason="the first policy of the demo")
         candidate = registry.add(half.new, name="pick-and-place")
-    made = output / "circle" / "evaluations"
+    made = output / "loop" / "evaluations"
     folders = {
         "candidate": [*sorted(made.glob("policy-*")), output / "robot" / "after"],
         "champion": [*sorted(made.glob(f"{half.old.name}-*")), output / "robot" / "posterior"],

@@ -95,7 +95,7 @@ def _check_request(request: GapClassesRequest) -> None:
             "Nothing to diagnose. Give --data with --training (coverage), with --twin and --calibrated (drift) or "
             "--other (environments); --gap with a run of `twinloop gap`; or --trials with scored trials."
         )
-    for flag in ("least_skill", "most_unexplained", "least_success"):
+    for flag in ("min_skill", "max_unexplained", "min_success"):
         value = getattr(request, flag)
         if not 0.0 <= value <= 1.0:
             raise InputError(f"--{flag.replace('_', '-')} {value:g}: give a share, such as 0.5 for 50 %.")
@@ -204,7 +204,7 @@ def _check_gap_width(request: GapClassesRequest, checks: list[ClassCheck], skipp
         made = f"gap {result['kind']}" if "kind" in result else str(result.get("verb", "something else"))
         raise InputError(f"{request.gap} is a run of `{made}`. Give --gap one of `gap dynamics` or `gap why`.")
     figures = list(read_headlines(result).values())
-    limits = {"skill": request.least_skill, "unexplained": request.most_unexplained}
+    limits = {"skill": request.min_skill, "unexplained": request.max_unexplained}
     words = f"twinloop identify --twin {request.twin or 'TWIN'} --data {request.data or 'LOG'}"
     remedy = (f"{words} --holdout last:10 --output run", f"{words} --compare --output hypotheses")
     episodes = result.get("episodes", 1)
@@ -294,7 +294,7 @@ def _check_trials(request: GapClassesRequest, checks: list[ClassCheck], skipped:
         skipped["weak_in_simulation"] = skipped["beyond_what_is_modelled"] = "there are no simulated trials"
         return
     checks += check_weak_policies(
-        trials, request.least_success, remedy=("twinloop generate FILE --episodes 10000 --output more",)
+        trials, request.min_success, remedy=("twinloop generate FILE --episodes 10000 --output more",)
     )
     if len(trials.real):
         pixels = ("twinloop gap sensors --real LOG --sim DATASET", "twinloop gap vision --real LOG --sim DATASET")

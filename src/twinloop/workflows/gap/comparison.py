@@ -186,12 +186,12 @@ def run_gap_power(request: GapPowerRequest, console: Console) -> Outcome:
     numbers = np.unique(np.linspace(2, 1.4 * needed.trials_a, _POINTS).astype(int))
     figures["curve"] = sorted({int(n): at(int(n)) for n in (*numbers, needed.trials_a)}.items())
     if not paired and within is None:
-        timed = sequential_power(*p, most=request.most, alpha=alpha, seed=request.seed)
+        timed = sequential_power(*p, most=request.max_pairs, alpha=alpha, seed=request.seed)
         figures["sequential"] = {
             "pairs, mean": timed.mean,
             "pairs, median": timed.quantile(0.5),
             "pairs, nine of ten end by": timed.quantile(0.9),
-            "pairs, at most": request.most,
+            "pairs, at most": request.max_pairs,
             "decided, share": timed.decided,
         }
     figures["text"] = _describe_power(p, needed, within, paired, figures.get("sequential"))

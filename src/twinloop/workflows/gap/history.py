@@ -77,7 +77,7 @@ def run_gap_history(request: GapHistoryRequest, console: Console) -> dict[str, A
     if request.output is not None:
         _refuse_output(request.output)
     runs = find_past_runs(request.runs, request.kind)
-    names = _select_metrics(runs, request.figures)
+    names = _select_metrics(runs, request.metrics)
     console.print(_table(runs, names, request.kind))
     if len({run.data_hash or run.data for run in runs}) > 1:
         console.print("These runs measured different data; compare only rows of the same data.", soft_wrap=True)

@@ -221,11 +221,11 @@ class GapClassesRequest(FailIfOption, ReportedRequest):
     """A real log of another environment, such as one in which the policy fails."""
     calibrated: str | None = None
     """Number of the first episode of --data after the calibration, or its date (2026-03-01T08:00)."""
-    least_skill: float = 0.5
+    min_skill: float = 0.5
     """Skill below which a gap is too wide."""
-    most_unexplained: float = 0.25
+    max_unexplained: float = 0.25
     """Unexplained share above which a gap is too wide."""
-    least_success: float = 0.5
+    min_success: float = 0.5
     """Success rate in simulation below which a policy is weak."""
     reading: LogReading = field(default_factory=LogReading)
 
@@ -273,7 +273,7 @@ class GapPowerRequest(SeedOption, ReportedRequest):
     """Both policies are tried from the same starts: use McNemar's test."""
     test: Literal["barnard", "fisher"] = "barnard"
     """Exact test; Barnard's needs fewer trials."""
-    most: int = 500
+    max_pairs: int = 500
     """Number of pairs after which the sequential test stops without a decision."""
 
 
@@ -296,7 +296,7 @@ class GapHistoryRequest(Request):
 
     runs: tyro.conf.Positional[tuple[Annotated[Path, tyro.conf.arg(metavar="DIR")], ...]]
     """Folders of gap runs, or folders that hold such folders at any depth."""
-    figures: tuple[str, ...] = ()
+    metrics: tuple[str, ...] = ()
     """Names or patterns of metrics, such as skill or 'rmse/*'; by default those without a slash."""
     kind: str = "dynamics"
     """Kind of measurement: dynamics, sensors, vision, data, policies, predictivity."""

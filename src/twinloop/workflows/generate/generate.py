@@ -275,6 +275,6 @@ def _append_log(output: Path | str, entry: Mapping[str, Any]) -> None:
 
 def run_replay(request: ReplayRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Simulate a stored episode again and compare; return 1 if equality was required and does not hold."""
-    result = (replay_invalid_attempt if request.aside else replay_episode)(request.dataset, request.episode)
+    result = (replay_invalid_attempt if request.invalid else replay_episode)(request.dataset, request.episode)
     console.print(result.summary_line())
     return result.to_json(), 1 if request.verify and not result.equal else 0

@@ -75,7 +75,7 @@ class ReplayRequest(Request):
     """Folder of a generated dataset."""
     episode: tyro.conf.Positional[Annotated[int, tyro.conf.arg(metavar="EPISODE")]]
     """Its index in the dataset (episode_index)."""
-    aside: bool = False
+    invalid: bool = False
     """EPISODE is the number of an attempt whose world became invalid."""
     verify: bool = False
     """Exit with 1 unless the states are equal bit for bit."""

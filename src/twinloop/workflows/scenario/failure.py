@@ -244,8 +244,8 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
         check_free(places.scenarios_folder(asked.scenarios) / check_name(asked.name))
     if asked.tries < 1:
         raise InputError(f"--tries {asked.tries}: give at least one.")
-    if not 0 < asked.least <= 1:
-        raise InputError(f"--least {asked.least:g} is no share of the tries; give one above 0, at most 1.")
+    if not 0 < asked.min_share <= 1:
+        raise InputError(f"--min-share {asked.min_share:g} is no share of the tries; give one above 0, at most 1.")
     backend = open_backend(nthread=nthread)
     rebuilt = _rebuild_world(asked, backend)
     for line in rebuilt.lines:
@@ -253,16 +253,16 @@ def run_from_failure(asked: FromFailureRequest, console: Console, *, nthread: in
     reference, told = (asked.policy, f"Actor: {asked.policy}, as requested.") if asked.policy else find_actor(rebuilt)
     console.print(told, soft_wrap=True)
     open_loop, closed = _run_trials(rebuilt, reference, asked.tries, backend)
-    again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.least
-    evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.least)
+    again = bool(rebuilt.exact) or float((closed or open_loop).failure_rate().estimate) >= asked.min_share
+    evidence = _evidence(rebuilt, open_loop, closed, reference, again=again, least=asked.min_share)
     for line in _describe_trials(rebuilt, open_loop, closed, reference, again=again):
         console.print(line, soft_wrap=True)
     world = replace(rebuilt.world, evidence=evidence)
     figures = {"verb": "scenario", "kind": "from-failure", "scenario": world.name, **evidence}
-    if not again and not asked.anyway:
+    if not again and not asked.force:
         console.print(
             "Not stored: where a failure does not happen again, the twin lacks what made it. Look for it with "
-            "`twinloop gap`, identify the twin and give --identified, or keep it with --anyway.",
+            "`twinloop gap`, identify the twin and give --identified, or keep it with --force.",
             soft_wrap=True,
         )
         return {**figures, "stored": None}, 1

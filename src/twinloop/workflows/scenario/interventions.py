@@ -173,7 +173,7 @@ class ScenarioQuestion:
         Raises:
             InputError: no actor is given and none was stored, or there are too few tries.
         """
-        tries, chance, level = request.tries, request.chance, request.level
+        tries, chance, level = request.tries, request.random_numbers, request.level
         if tries < 1:
             raise InputError(f"--tries {tries}: give at least one.")
         _, pinned = places.open_scenario(request.name, request.scenarios)
@@ -209,11 +209,11 @@ def resolve_actor(pinned: PinnedWorld, policy: str) -> str:
 
 def run_counterfactual(request: CounterfactualRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Measure success with and without each change, in the same worlds with the same randomness."""
-    if not request.what:
-        raise InputError("Give the change: --what 'object/cube/mass=0.05,0.1'.")
+    if not request.change:
+        raise InputError("Give the change: --change 'object/cube/mass=0.05,0.1'.")
     run = MeasuredRun.begin("scenario", "counterfactual", request.output, request.fail_if, console)
     asking = ScenarioQuestion.begin(request)
-    whats = [parse_change(text, asking.twin) for text in request.what]
+    whats = [parse_change(text, asking.twin) for text in request.change]
     run.expect(
         [f"{one.text}{dose:.4g}" for one in whats for dose in one.doses]
         + [f"{w.text}*" for w in whats if request.refine]

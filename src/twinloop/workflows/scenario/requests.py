@@ -41,13 +41,13 @@ class FromFailureRequest(SeedOption, ScenarioFolderRequest):
     tries: int = 32
     """Number of similar worlds: with new random numbers and, for a log, new draws of unknown parameters."""
     # our choice: below a tenth, the cause of the failure is more likely something that the twin does not model
-    least: float = 0.1
+    min_share: float = 0.1
     """Share of tries that must fail for the failure to have happened again."""
     reason: str = ""
     """Reason of the failure as a text; by default that of the task's rule."""
     meaning: str = ""
     """Why the scenario is stored, as a text."""
-    anyway: bool = False
+    force: bool = False
     """Store the scenario even if the failure does not happen again."""
 
 
@@ -59,7 +59,7 @@ class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, Scenario
     """
 
     name: _Name
-    what: Texts = ()
+    change: Texts = ()
     """PARAMETER=0.05,0.1 sets it, PARAMETER*=2 scales it, PARAMETER+=0.01 shifts it, PARAMETER=0.02..0.2:7 takes seven
     values; * matches any name, units are SI; repeat the flag for each change.
     """
@@ -67,7 +67,7 @@ class CounterfactualRequest(FailIfOption, LevelOption, ReportedRequest, Scenario
     """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
     """Number of worlds; the first is the stored one."""
-    chance: Literal["varied", "held"] = "varied"
+    random_numbers: Literal["varied", "held"] = "varied"
     """Random numbers of the worlds: varied or the same (held). They never differ between with and without a change."""
     refine: int = 0
     """Number of bisections of the interval of values in which half of the worlds change their outcome."""
@@ -87,7 +87,7 @@ class AblateRequest(FailIfOption, LevelOption, ReportedRequest, ScenarioFolderRe
     """Actor: a policy's folder or name, or expert; by default the actor stored with the scenario."""
     tries: int = 16
     """Number of worlds; the first is the stored one."""
-    chance: Literal["varied", "held"] = "varied"
+    random_numbers: Literal["varied", "held"] = "varied"
     """Random numbers of the worlds: varied, or the same (held)."""
 
 

@@ -152,7 +152,7 @@ _RESULT, _NOMINAL, _THIS = "result.json", "nominal", "this failure"
 _KEPT = ("batch", "task", "weight_decay", "ema", "clip")  # of the configuration that the champion was trained with
 
 
-def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
+def run_loop(request: LoopRequest, console: Console) -> tuple[dict[str, Any], int]:
     """Generate data, retrain, evaluate, apply the gate; ``OUTPUT/policy`` gets the new policy for any decision.
 
     Returns:
@@ -161,39 +161,39 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
     Raises:
         InputError: the scenario or the policy cannot be opened, or the policy's training data are unknown.
     """
-    output, scenarios = circle.output, circle.scenarios
+    output, scenarios = request.output, request.scenarios
     run = MeasuredRun.begin("scenario", "loop", output, (), console)
-    _, pinned = places.open_scenario(circle.name, scenarios)
-    folder = places.policy_folder(circle.policy)
-    sources = _training_sources(circle, folder)
+    _, pinned = places.open_scenario(request.name, scenarios)
+    folder = places.policy_folder(request.policy)
+    sources = _training_sources(request, folder)
     console.print(f"1. Demonstrations around {pinned.name}", soft_wrap=True)
     augmented = run_augment(
         AugmentRequest(
-            name=circle.name,
+            name=request.name,
             output=output / "targeted",
-            episodes=circle.episodes,
-            width=circle.width,
-            only=circle.only,
-            seed=circle.seed,
+            episodes=request.episodes,
+            width=request.width,
+            only=request.only,
+            seed=request.seed,
             scenarios=scenarios,
-            workers=circle.workers,
+            workers=request.workers,
         ),
         console=console,
     )
-    console.print(f"2. Training on from {circle.policy}: {circle.share:.0%} of every batch around the failure")
-    trained = _train(circle, folder, sources, Path(augmented["data"]), output / "policy")
-    console.print(f"3. Trials of both: {circle.trials} nominal, {circle.tries} of each stored scenario")
+    console.print(f"2. Training on from {request.policy}: {request.share:.0%} of every batch around the failure")
+    trained = _train(request, folder, sources, Path(augmented["data"]), output / "policy")
+    console.print(f"3. Trials of both: {request.trials} nominal, {request.tries} of each stored scenario")
     home = places.scenarios_folder(scenarios)
-    before, after = (_evaluate_policy(circle, pinned, one, home, output) for one in (folder, output / "policy"))
+    before, after = (_evaluate_policy(request, pinned, one, home, output) for one in (folder, output / "policy"))
     changes = [
         ScenarioChange.of(name, old, new)
         for old, new in zip(before, after, strict=True)
         for name in dict.fromkeys(old.trials["slice"].to_pylist())
     ]
     console.print(changes_table(changes, pinned))
-    here = scenario_slice(circle.name)
+    here = scenario_slice(request.name)
     decision = _decide_gate(
-        circle,
+        request,
         _add_scenario_suite(after, here),
         _add_scenario_suite(before, here),
         [path.name for path in list_scenarios(home)],
@@ -205,7 +205,7 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
         console.print(f"For the champion's place: `twinloop policies add {output / 'policy'}`, then `twinloop gate`.")
     figures = {
         "scenario": pinned.name,
-        "champion": circle.policy,
+        "champion": request.policy,
         "policy": str(output / "policy"),
         "augmented": augmented,
         "trained": {key: trained[key] for key in ("hash", "steps", "seconds", "sources")},
@@ -216,18 +216,18 @@ def run_circle(circle: LoopRequest, console: Console) -> tuple[dict[str, Any], i
         figures,
         [one.difference.headline(one.name, better="higher", meaning="success gained") for one in changes],
         title=f"From a failure: {pinned.name}",
-        subtitle=f"{circle.policy} trained on for {circle.steps} steps",
+        subtitle=f"{request.policy} trained on for {request.steps} steps",
         fill=lambda page: changes_section(page, pinned, changes, decision, augmented),
     )
     return result, int(not decision.passed)
 
 
-def _training_sources(circle: LoopRequest, folder: Path) -> list[dict[str, Any]]:
+def _training_sources(request: LoopRequest, folder: Path) -> list[dict[str, Any]]:
     """Return the policy's training data: the given ones, or those in its result."""
-    if not 0 < circle.share < 1:
-        raise InputError(f"--share {circle.share:g}: give a part of every batch, between 0 and 1.")
-    if circle.data:
-        return [{"data": one, "kind": "sim"} for one in circle.data]
+    if not 0 < request.share < 1:
+        raise InputError(f"--share {request.share:g}: give a part of every batch, between 0 and 1.")
+    if request.data:
+        return [{"data": one, "kind": "sim"} for one in request.data]
     sources = _read_training_config(folder).get("sources")
     if not sources:
         raise InputError(
@@ -244,7 +244,7 @@ def _read_training_config(folder: Path) -> dict[str, Any]:
 
 
 def _train(
-    circle: LoopRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
+    request: LoopRequest, folder: Path, sources: Sequence[Mapping[str, Any]], targeted: Path, output: Path
 ) -> dict[str, Any]:
     """Continue training from the champion's weights with old and targeted data in the given shares."""
     from twinloop.policies import open_policy
@@ -254,7 +254,7 @@ def _train(
     champion = open_policy(folder)
     said = _read_training_config(folder)
     kept = {key: said[key] for key in _KEPT if key in said}
-    old = [{**one, "weight": (1.0 - circle.share) / len(sources)} for one in sources]
+    old = [{**one, "weight": (1.0 - request.share) / len(sources)} for one in sources]
     contract = champion.contract
     inputs = [name for name in ("state", "environment") if getattr(contract, name)]
     config = TrainConfig.of(
@@ -263,10 +263,10 @@ def _train(
             "policy": champion.settings.kind,
             "settings": champion.settings.model_dump(mode="json", exclude={"kind"}),
             "inputs": [*inputs, *contract.cameras],
-            "sources": [*old, {"data": str(targeted), "name": "targeted", "weight": circle.share}],
-            "steps": circle.steps,
-            "lr": circle.lr or _SLOWER * float(said.get("lr", 1e-3)),
-            "seed": circle.seed,
+            "sources": [*old, {"data": str(targeted), "name": "targeted", "weight": request.share}],
+            "steps": request.steps,
+            "lr": request.lr or _SLOWER * float(said.get("lr", 1e-3)),
+            "seed": request.seed,
         },
         where="the training of scenario loop",
     )
@@ -274,7 +274,7 @@ def _train(
 
 
 def _evaluate_policy(
-    circle: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path
+    request: LoopRequest, pinned: PinnedWorld, policy: Path, home: Path, output: Path
 ) -> list[Evaluation]:
     """Evaluate a policy in the nominal suite and in every stored scenario, on the same trials; store the results."""
     from twinloop.evaluate.candidates import make_candidate
@@ -283,14 +283,14 @@ def _evaluate_policy(
 
     who, made = make_candidate(open_policy(policy), name=str(policy)), list[Evaluation]()
     twin, _ = pinned.open()
-    for suite, episodes in ((_NOMINAL, circle.trials), ("failures", circle.tries)):
+    for suite, episodes in ((_NOMINAL, request.trials), ("failures", request.tries)):
         one = evaluate(
             who,
             twin,
             pinned.task,
             suite,
             episodes=episodes,
-            run_seed=circle.seed,
+            run_seed=request.seed,
             backend=open_backend(),
             scenarios=home,
         )
@@ -307,7 +307,7 @@ def _add_scenario_suite(made: Sequence[Evaluation], name: str) -> list[Evaluatio
 
 
 def _decide_gate(
-    circle: LoopRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
+    request: LoopRequest, after: Sequence[Evaluation], before: Sequence[Evaluation], names: Sequence[str]
 ) -> GateDecision:
     """Decide: not worse nominally, better at the failure, and no other stored failure lost.
 
@@ -321,10 +321,10 @@ def _decide_gate(
         {
             "candidate": after[0].policy,
             "champion": before[0].policy,
-            "alpha": circle.alpha,
+            "alpha": request.alpha,
             "looks": "once",
-            "success": {"within": circle.within, "suites": [_NOMINAL]},
-            "improves": [{"metric": "success", "slice": scenario_slice(circle.name)}],
+            "success": {"within": request.within, "suites": [_NOMINAL]},
+            "improves": [{"metric": "success", "slice": scenario_slice(request.name)}],
             "floor": {"waived": "a failure that is being worked on has no floor yet"},
             "invariants": {"waived": "trials here compare policies; safety is the envelope's and the release gate's"},
             "regressions": {"suites": ["failures"]},

@@ -15,21 +15,21 @@ from twinloop.stats import paired_p_values
 from twinloop.workflows.demo.virtual_robots.settings import TransferSettings
 
 pytest.importorskip("torch")
-from twinloop.workflows.demo import retraining as demo_circle
+from twinloop.workflows.demo import retraining
 
 SMALL = TransferSettings(robots=1, seeds=1, episodes=6, demos=32, steps=60, log=1, conditions=(1, 4))
 
 
 @pytest.mark.slow
-def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
+def test_the_loop_closes_from_a_relative_folder(tmp_path, monkeypatch):
     from twinloop.report import ReportPage
     from twinloop.workflows.demo.retraining import retraining_section, transfer_metric
 
     monkeypatch.chdir(tmp_path)
     for name, value in {"SETTINGS": SMALL, "_TRIES": 4, "_TARGETED": 8, "_TRIALS": 8, "_STEPS": 20}.items():
-        monkeypatch.setattr(demo_circle, name, value)
-    half = demo_circle.run_failure_loop(
-        Path("out/circle"), workers=1, console=Console(quiet=True), step=lambda _: nullcontext()
+        monkeypatch.setattr(retraining, name, value)
+    half = retraining.run_failure_loop(
+        Path("out/loop"), workers=1, console=Console(quiet=True), step=lambda _: nullcontext()
     )
     assert list(half.success) == ["nominal", "posterior", "after"]
     assert {len(won) for won in half.success.values()} == {SMALL.episodes}
@@ -48,13 +48,13 @@ def test_the_circle_closes_from_a_relative_folder(tmp_path, monkeypatch):
     html = page.write(Path("out/page.html")).read_text()
     assert "the retraining from it" in html
     assert half.scenario["scenario"] in html
-    assert demo_circle.format_decision(half) in html
+    assert retraining.format_decision(half) in html
 
 
 def test_the_gate_of_the_demo_is_that_of_its_page_and_waives_nothing():
     page = (Path(__file__).parents[2] / "docs" / "guides" / "release.md").read_text()
     [told] = [yaml.safe_load(text) for text in page.split("```yaml\n")[1:2] for text in [text.split("```")[0]]]
-    made = demo_circle.gate_file("pick@2", {"candidate": [], "champion": []}, "identified")
+    made = retraining.gate_file("pick@2", {"candidate": [], "champion": []}, "identified")
     assert "waived" not in str(made)
     for rule, key in (("success", "within"), ("floor", "success"), ("regressions", "suites")):
         assert made[rule][key] == told[rule][key]
@@ -67,8 +67,8 @@ def test_the_gate_of_the_demo_is_that_of_its_page_and_waives_nothing():
 def test_as_many_trials_as_show_a_policy_that_is_as_good():
     """With a power of 80 %, where one pair in five ends differently: by the exact test, not by a formula alone."""
     random = np.random.default_rng(0)
-    for pairs, margin in ((demo_circle._TRIALS, demo_circle._WITHIN), (demo_circle._ROBOT_TRIALS, RobotRule().within)):
+    for pairs, margin in ((retraining._TRIALS, retraining._WITHIN), (retraining._ROBOT_TRIALS, RobotRule().within)):
         p = paired_p_values(pairs, difference=-margin)
         drawn = random.multinomial(pairs, [0.1, 0.1, 0.8], size=4000)
         assert (p[drawn[:, 0], drawn[:, 1]] <= 0.05).mean() == pytest.approx(0.78, abs=0.03)
-    assert demo_circle.SETTINGS.episodes == demo_circle._ROBOT_TRIALS
+    assert retraining.SETTINGS.episodes == retraining._ROBOT_TRIALS
