@@ -1,4 +1,4 @@
-"""The result of a loop from a failure, and its gate: yes where the failure is gone and nothing else is lost, else no."""
+"""The result of a loop from a failure and its gate: yes if the failure is gone and nothing else is lost, else no."""
 
 from __future__ import annotations
 
